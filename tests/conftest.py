@@ -196,7 +196,7 @@ def _milvus_ends(_session: tuple[Path, int], request: pytest.FixtureRequest) -> 
         milvus_server.count_down(_session[0], sum(map(_asks_milvus, request.session.items)))
 
 
-@pytest.fixture(params=["exact", "qdrant", pytest.param("milvus", marks=pytest.mark.needs("milvus"))])
+@pytest.fixture(params=["local", pytest.param("milvus", marks=pytest.mark.needs("milvus"))])
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """What a user calls a store: each of them in turn."""
     if request.param != "milvus":

@@ -72,9 +72,10 @@ class Child:
 def rows(place: Path) -> list[str]:
     """The ids in an index, whether or not a run came to its end."""
     from lookalike.searching.index_folder import open_store
+    from lookalike.searching.locate import is_index
     from lookalike.searching.manifest import read
 
-    if not (place / "index.json").exists():
+    if not is_index(place):
         return []
     with contextlib.closing(open_store(place, read(place).generation())) as store:
         return [record.id for part in store.scan() for record in part]
@@ -89,7 +90,7 @@ def kills(times: int) -> dict[str, Any]:
 
     With a Milvus server, where there is one, a fifth as often: what is written is in other hands by then.
     """
-    found = {store: killed(store, times, _some_time) for store in ("qdrant", "exact")}
+    found = {store: killed(store, times, _some_time) for store in ("local",)}
     if helpers.has("milvus"):
         os.environ["LOOKALIKE_MILVUS_TOKEN"] = f"root:{milvus_server.PASSWORD}"
         with tempfile.TemporaryDirectory() as base:
@@ -164,8 +165,7 @@ def fill_up(base: str, times: str) -> None:
     small, count = Path(base) / "small", 160
     small.mkdir()
     folder = small_images(Path(base) / "images", count)
-    # A store of Qdrant's wants 160 MB to be free before it writes; the exact one takes what it needs.
-    for store, size in (("exact", 8), ("qdrant", 320)):
+    for store, size in (("local", 8),):
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "none", str(small)], check=True)
         rng, ends = random.Random(3), {"told": 0, "died": 0, "was_faster": 0}
         lost = twice = unfinished = 0
@@ -210,7 +210,7 @@ def writers(times: int) -> dict[str, Any]:
         folder = small_images(Path(base) / "images", count)
         for number in range(times):
             place = Path(base) / f"index-{number}"
-            both = [Child(folder, place, "qdrant" if number % 2 else "exact") for _ in range(2)]
+            both = [Child(folder, place, "local") for _ in range(2)]
             ends = [child.end() for child in both]
             refused = [error for code, _, error in ends if code != 0]
             told += len(refused)

@@ -27,7 +27,7 @@ def test_everything_is_checked() -> None:
 
 
 def test_missing_packages_come_with_their_impact_and_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = {"openvino", "pillow_heif", "qdrant_edge"}
+    gone = {"openvino", "pillow_heif", "usearch"}
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name in gone else real(name, *a))
     monkeypatch.setattr(module, "import_timm", lambda: None)
@@ -35,7 +35,7 @@ def test_missing_packages_come_with_their_impact_and_a_fix(monkeypatch: pytest.M
     by_name = checks(report)
     assert by_name["openvino"].status == "slow" and "slower" in by_name["openvino"].impact
     assert by_name["heif"].status == "missing" and by_name["heif"].fix == "pip install 'lookalike[heif]'"
-    assert by_name["qdrant-edge-py"].status == "missing"
+    assert by_name["usearch"].status == "missing"
     assert not report.ok, "a required package is missing"
 
 

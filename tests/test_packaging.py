@@ -133,12 +133,12 @@ def test_the_demo_runs_and_is_served_outside_the_checkout(installed: Path, tmp_p
 
 PLUGIN = """
 from lookalike.methods import Method
-from lookalike.store.exact import ExactStore
+from lookalike.store.local import LocalStore
 
 class Mine(Method):
     pass
 
-class Shelf(ExactStore):
+class Shelf(LocalStore):
     pass
 """
 POINTS = "[lookalike.methods]\nmine = lookalike_plugin:Mine\n[lookalike.stores]\nshelf = lookalike_plugin:Shelf\n"
@@ -157,7 +157,7 @@ def test_another_package_adds_a_method_and_a_store(tmp_path: Path, monkeypatch: 
     assert methods.find("mine").__name__ == "Mine"
     assert {"mine", "supcon"} <= set(methods.names())
     assert store_class("shelf").__name__ == "Shelf"
-    assert {"shelf", "exact", "qdrant"} <= set(stores())
+    assert {"shelf", "local", "milvus"} <= set(stores())
 
 
 def test_our_own_methods_and_stores_load() -> None:

@@ -34,9 +34,8 @@ la.train(data=birds, model=model, out="run", steps=2, settings={"head": {"embedd
 la.evaluate(data=birds, model="run", out="measured")
 la.embed(source=birds, model="run", out="vectors.parquet")
 la.export(model="run", out="model.onnx")
-for store in ("exact", "qdrant"):
-    la.index(folder=birds, model="run", index=f"./{store}", store=store)
-    la.search(query=f"{birds}/class-00/0.jpg", index=f"./{store}")
+la.index(folder=birds, model="run", index="./local")
+la.search(query=f"{birds}/class-00/0.jpg", index="./local")
 la.report(run="run")
 print(json.dumps(asked))
 """
@@ -83,7 +82,7 @@ def test_no_place_or_camera_in_index_log_cache_or_report(walk: tuple[Path, list[
 def test_no_column_holds_metadata(walk: tuple[Path, list[Any]]) -> None:
     import lookalike as la
 
-    with la.Index.open(walk[0] / "exact") as opened:
+    with la.Index.open(walk[0] / "local") as opened:
         payload = next(iter(opened.store.scan()))[0].payload
         assert set(payload) == {
             *("path", "label", "content_id"),
@@ -96,7 +95,7 @@ def test_no_column_holds_metadata(walk: tuple[Path, list[Any]]) -> None:
 def test_caches_and_indexes_are_readable_by_their_owner_only(walk: tuple[Path, list[Any]]) -> None:
     """A folder that others cannot enter keeps everything in it, whatever rights the files themselves have."""
     place, _ = walk
-    roots = [*(place / "home").iterdir(), place / "exact", place / "qdrant"]
-    assert {p.name for p in roots} >= {"cache", "exact", "qdrant"}
+    roots = [*(place / "home").iterdir(), place / "local"]
+    assert {p.name for p in roots} >= {"cache", "local"}
     assert {p.name for p in (place / "home" / "cache").iterdir()} >= {"features", "audits"}
     assert [(p.name, oct(p.stat().st_mode & 0o077)) for p in roots if p.stat().st_mode & 0o077] == []

@@ -36,7 +36,7 @@ def make(place: Path) -> dict[str, Path]:
     write_json("model/expected.json", model.encode([helpers.image(3)])[0][:16])
     settings = {"head": {"embedding_dim": 16}, "log": {"tensorboard": False}, "keep": "trained"}
     la.train(data=birds, model="model", out="run", steps=2, report=False, settings=settings)
-    la.index(folder=birds, model="model", index=place / "index", store="exact", progress=False)
+    la.index(folder=birds, model="model", index=place / "index", progress=False)
     la.backup(index=place / "index", out=place / "backup" / "backup.tar", progress=False)
     (place / "checkpoint").mkdir()
     shutil.move(place / "run" / "checkpoints" / "last.pt", place / "checkpoint")

@@ -157,7 +157,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     from lookalike.data.decoding import DECODER
     from lookalike.models import Embedder
     from lookalike.searching.image_map import Map, index_state, ordered
-    from lookalike.searching.index_folder import generation_folder, store_folder
+    from lookalike.searching.index_folder import generation_folder
     from lookalike.searching.manifest import Generation, Manifest, ModelInfo, now
     from lookalike.store import store_class
 
@@ -172,7 +172,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
         preprocess=model.preprocess.to_json(),
         decoder=DECODER,
         dim=WIDTH,
-        store="exact",
+        store="local",
         created=now(),
         updated=now(),
         images=count,
@@ -184,7 +184,7 @@ def stored(places: np.ndarray, folder: Path) -> Path:
     (folder / "images").mkdir()
     Manifest(name="map", source=str(folder / "images"), generations=[generation]).write(index)
     Table.from_columns({"row_id": ids, "path": ids, "label": labels}, name="map").save(place / "table.parquet")
-    with closing(store_class("exact").create(str(store_folder(index, 1)), WIDTH)) as store:
+    with closing(store_class("local").create(str(place), WIDTH)) as store:
         store.upsert(ids, rows, [{"path": name, "label": label} for name, label in zip(ids, labels, strict=True)])
     ordered(Map(ids, places, drawn=count, updated=index_state(generation))).save(place)
     return index

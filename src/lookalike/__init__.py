@@ -18,7 +18,7 @@ Training and evaluation:
 Search:
 
 - ``index``, ``search``, ``duplicates``, ``serve``: build an index, query it, find duplicates, start the web service.
-- ``switch``, ``backup``, ``restore``, ``purge``: change the model of an index, save it, delete images for good.
+- ``switch``, ``backup``, ``restore``, ``verify``, ``purge``: change the model of an index, save, check, delete it.
 - ``Index``: an open index.
 
 A mistake of the user raises ``LookalikeError`` with a one-line message.
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from lookalike.integrations.sklearn import ImageEmbedder
     from lookalike.models import Embedder, embed, export
     from lookalike.reporting import report
-    from lookalike.searching import Index, backup, duplicates, index, purge, restore, search, switch
+    from lookalike.searching import Index, backup, duplicates, index, purge, restore, search, switch, verify
     from lookalike.service import serve
     from lookalike.training import pretrain, recipes, train
 
@@ -83,6 +83,7 @@ __all__ = [
     "shift",
     "switch",
     "train",
+    "verify",
 ]
 
 configure_openmp()

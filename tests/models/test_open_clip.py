@@ -65,7 +65,7 @@ def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
     from lookalike.searching import Hits, Index, index, search
 
     folder = helpers.make_images(tmp_path / "images", classes=2, images=4)
-    index(folder=folder, model=tiny, index=tmp_path / "index", store="exact", calibrate=False, progress=False)
+    index(folder=folder, model=tiny, index=tmp_path / "index", calibrate=False, progress=False)
     found: Any = search(text="a red bird", index=tmp_path / "index", k=8)
     assert isinstance(found, Hits) and len(found) == 8
     with Index.open(tmp_path / "index") as opened:
@@ -85,7 +85,7 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
 
     folder = helpers.make_images(tmp_path / "images", classes=8, images=14)
     place = tmp_path / "index"
-    assert index(folder=folder, model=tiny, index=place, store="exact", progress=False).calibrated
+    assert index(folder=folder, model=tiny, index=place, progress=False).calibrated
     first, other = folder / "class-00" / "0.jpg", folder / "class-05" / "1.jpg"
     found = search(text="a red bird", more=[first], less=[other], index=place, k=5)
     assert isinstance(found, Hits) and found.kind == "uncalibrated" and found.best is not None

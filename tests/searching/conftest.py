@@ -42,7 +42,7 @@ def _made(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     base = tmp_path_factory.mktemp("made")
     images = helpers.make_images(base / "images", classes=5, images=12)
     shutil.copy(images / "class-01" / "3.jpg", images / "class-01" / "copy of 3.jpg")
-    index(folder=images, model=model, index=base / "index", store="exact", progress=False)
+    index(folder=images, model=model, index=base / "index", progress=False)
     return images, base / "index"
 
 

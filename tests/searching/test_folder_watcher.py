@@ -48,7 +48,7 @@ def found(place: Path) -> dict[str, str]:
 
 
 def start(source: Path, place: Path) -> None:
-    options: Any = {"model": FakeEmbedder(), "store": "exact", "calibrate": False, "progress": False}
+    options: Any = {"model": FakeEmbedder(), "calibrate": False, "progress": False}
     index(folder=source, index=place, watch=True, **options)
 
 

@@ -43,7 +43,7 @@ def test_images_of_a_class_lie_together(own: Index) -> None:
 
 def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Path, home: Path) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=model, index=place, store="exact", progress=False)
+    index(folder=folder, model=model, index=place, progress=False)
     with Index.open(place) as opened:
         before = image_map.draw_map(opened, progress=False)
     shutil.copy(folder / "class-01" / "1.jpg", folder / "class-01" / "new.jpg")
@@ -71,13 +71,13 @@ def test_old_images_stay_where_they_are(folder: Path, model: Path, tmp_path: Pat
 def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Path, home: Path) -> None:
     from lookalike.evaluation.projection import align, pca, tsne
 
-    index(folder=folder, model=models / "first", store="exact", progress=False)
+    index(folder=folder, model=models / "first", progress=False)
     with Index.open(folder) as opened:
         old = image_map.draw_map(opened, progress=False)
     mirrored = old.places * np.float32([-3, 3]) + np.float32([40, 0])  # whatever the old one came to
     dataclasses.replace(old, places=mirrored).save(opened.folder)
     shutil.copy(folder / "class-01" / "1.jpg", folder / "class-01" / "new.jpg")
-    index(folder=folder, model=models / "second", store="exact", progress=False)
+    index(folder=folder, model=models / "second", progress=False)
     sketches: list[image_map.Map] = []
     with Index.open(folder) as opened:
         assert opened.generation.number == 2

@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 
 from lookalike.core import files
+from lookalike.core.database import read_document, write_document
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching import Index, index, search
+from lookalike.searching import manifest as manifests
 from lookalike.searching.ingest import IndexUpdate
+from lookalike.store.local import LocalStore
 from tests import helpers
 from tests.searching.fake import FakeEmbedder
 
@@ -75,7 +78,7 @@ def test_an_index_follows_its_folder(folder: Path, model: Path, tmp_path: Path, 
 def test_moved_and_touched_images_are_not_embedded_again(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
     (folder / "class-02").rename(folder / "class-09")
     for file in (folder / "class-00").iterdir():
         os.utime(file)
@@ -88,7 +91,7 @@ def test_moved_and_touched_images_are_not_embedded_again(
     assert (done.moved, done.unchanged, done.deleted, done.new) == (6, 18, 0, 0)
 
 
-def fake(folder: Path, place: Path, store: str = "exact") -> Any:
+def fake(folder: Path, place: Path, store: str = "local") -> Any:
     """Bring an index up to date; every row then shows what its file holds."""
     wanted = paths(folder)
     done = index(folder=folder, model=FakeEmbedder(), index=place, store=store, calibrate=False, progress=False)  # type: ignore[arg-type]
@@ -159,7 +162,7 @@ def test_new_labels_in_a_table_need_no_embedding(folder: Path, model: Path, tmp_
     table = folder / "table.csv"
     table.write_text("\n".join(lines))
     place = tmp_path / "index"
-    index(folder=table, model=model, index=place, store="exact", progress=False)
+    index(folder=table, model=model, index=place, progress=False)
     table.write_text("\n".join(lines).replace("class-01", "kestrel", 0).replace(",class-01,2020", ",kestrel,1999"))
     done = index(folder=table, index=place, progress=False)
     assert done.relabeled == 6 and done.new == done.changed == 0
@@ -175,7 +178,7 @@ def test_unreadable_images_are_named_and_the_rest_is_indexed(folder: Path, model
     for number in range(5):
         (folder / "class-00" / f"bad{number}.jpg").write_bytes(b"\xff\xd8 not an image" * number)
     place = tmp_path / "index"
-    done = index(folder=folder, model=model, index=place, store="exact", progress=False)
+    done = index(folder=folder, model=model, index=place, progress=False)
     assert done.images == 24 and len(done.unreadable) == 5
     text = str(done)
     assert text.count("Unreadable ") == 3 and "and 2 more" in text
@@ -200,7 +203,7 @@ def test_every_vector_belongs_to_its_image(
     for number in bad:
         files[number].write_bytes(b"no image")
     model = FakeEmbedder()
-    done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)  # type: ignore[arg-type]
+    done = index(folder=folder, model=model, index=tmp_path / "index", progress=False)  # type: ignore[arg-type]
     assert done.new == 24 - len(bad) and len(done.unreadable) == len(bad)
     with Index.open(tmp_path / "index") as opened:
         for record in (record for part in opened.store.scan(vectors=True) for record in part):
@@ -224,22 +227,22 @@ def test_an_index_knows_its_model(
     folder: Path, models: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=models / "first", index=place, store="exact", progress=False)
+    index(folder=folder, model=models / "first", index=place, progress=False)
     sentence = r"This index was made with model \w{4} \(first\), not \w{4} \(second\): run `lookalike index FOLDER"
     with pytest.raises(LookalikeError, match=sentence):
-        index(folder=folder, model=models / "second", index=place, store="exact", progress=False)
+        index(folder=folder, model=models / "second", index=place, progress=False)
     with pytest.raises(LookalikeError, match=sentence):
         search(query=folder / "class-00" / "0.jpg", index=place, model=models / "second")
     assert len(search(query=folder / "class-00" / "0.jpg", index=place, model=models / "first", k=3)) == 3
 
     # Without a name, another model's vectors go beside the old ones, and answer when they are complete.
-    one = index(folder=folder, model=models / "first", store="exact", progress=False)
-    two = index(folder=folder, model=models / "second", store="exact", progress=False)
+    one = index(folder=folder, model=models / "first", progress=False)
+    two = index(folder=folder, model=models / "second", progress=False)
     assert one.path == two.path and two.new == 24
     with Index.open(folder) as opened:
         assert opened.generation.number == 2 and opened.generation.dim == 32
         assert opened.manifest.of_model(Index.open(place).generation.model.fingerprint).number == 1
-    back = index(folder=folder, model=models / "first", store="exact", progress=False)
+    back = index(folder=folder, model=models / "first", progress=False)
     assert back.unchanged == 24
     with Index.open(folder) as opened:
         assert opened.generation.number == 1
@@ -251,7 +254,7 @@ def test_another_decoder_makes_all_vectors_anew(
     from lookalike.data.decoding import DECODER
 
     place, query = tmp_path / "index", folder / "class-00" / "0.jpg"
-    index(folder=folder, model=model, index=place, store="exact", progress=False)
+    index(folder=folder, model=model, index=place, progress=False)
     number, _, libraries = DECODER.partition("/")
     monkeypatch.setattr("lookalike.data.decoding.DECODER", f"{number}/pillow-99")
     assert len(search(query=query, index=place, k=3)) == 3, "other libraries: a warning"
@@ -274,14 +277,14 @@ def test_another_decoder_makes_all_vectors_anew(
 
 
 def generations(place: Path) -> list[tuple[int, bool]]:
-    return [(g["number"], g["complete"]) for g in json.loads((place / "index.json").read_text())["generations"]]
+    return [(g.number, g.complete) for g in manifests.read(place).generations]
 
 
 def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
-    plan = index(folder=folder, model=model, index=place, dry_run=True, store="exact", progress=False)
+    plan = index(folder=folder, model=model, index=place, dry_run=True, progress=False)
     assert plan.new == 24 and not place.exists()
-    index(folder=folder, model=model, index=place, store="exact", progress=False)
+    index(folder=folder, model=model, index=place, progress=False)
     (folder / "class-00" / "0.jpg").unlink()
     plan = index(folder=folder, index=place, dry_run=True, progress=False)
     assert (plan.deleted, plan.unchanged) == (1, 23)
@@ -299,7 +302,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     refuse("no folder", folder=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     refuse("images", folder=tmp_path / "empty")
-    refuse("did you mean `exact`", store="exakt")
+    refuse("did you mean `local`", store="locale")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jpg").write_bytes(b"nothing")
     with pytest.raises(LookalikeError, match="None of the 1 images could be read"):
@@ -318,24 +321,22 @@ def test_a_full_disk_is_told_and_what_was_stored_stays(
     place = tmp_path / "index"
     monkeypatch.setattr(files, "free_bytes", lambda path: 1000)
     with pytest.raises(LookalikeError, match=r"only 1\.0 kB are free"):
-        index(folder=folder, model=model, index=place, store="exact", progress=False)
+        index(folder=folder, model=model, index=place, progress=False)
     monkeypatch.undo()
     monkeypatch.setattr("lookalike.searching.ingest.BATCH", 8)
-    from lookalike.store import frames
+    real, calls = LocalStore._write_vectors, []
 
-    real, calls = frames._write, []
-
-    def full(file: Any, data: bytes) -> None:
+    def full(self: Any, path: Path, position: int, vectors: np.ndarray) -> None:
         calls.append(1)
-        if len(calls) == 5:  # the vectors of the third batch: half of them fit
-            real(file, data[: len(data) // 2])
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(file, data)
+        with files.disk_errors(path):
+            real(self, path, position, vectors[: len(vectors) // 2] if len(calls) == 3 else vectors)
+            if len(calls) == 3:  # half of the third batch fits
+                raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(frames, "_write", full)
+    monkeypatch.setattr(LocalStore, "_write_vectors", full)
     with pytest.raises(LookalikeError, match="is full"):
-        index(folder=folder, model=model, index=place, store="exact", progress=False)
-    monkeypatch.setattr(frames, "_write", real)
+        index(folder=folder, model=model, index=place, progress=False)
+    monkeypatch.setattr(LocalStore, "_write_vectors", real)
     assert len(rows(place)) == 16
     done = index(folder=folder, index=place, progress=False)
     assert (done.unchanged, done.new, done.images) == (16, 8, 24)
@@ -347,13 +348,14 @@ def test_two_writers_at_once(folder: Path, model: Path, tmp_path: Path) -> None:
     index(folder=folder, model=model, index=place, progress=False)
     with hold(place / ".lock", "x"), pytest.raises(LookalikeError, match="in use by another process"):
         index(folder=folder, index=place, progress=False)
+    helpers.make_images(folder / "more", classes=1, images=2)
     with Index.open(place) as reader:
         assert reader.store.count() == 24
-        with pytest.raises(LookalikeError, match="Another process has the index"):
-            index(folder=folder, index=place, progress=False)
+        index(folder=folder, index=place, progress=False)
+        assert reader.store.count() == 26, "a reader follows"
 
 
-@pytest.mark.parametrize("what", ["index.json", "generations/1/store/store.json", "generations/1/model/config.json"])
+@pytest.mark.parametrize("what", ["lookalike.db", "generations/1/vectors-1.f32", "generations/1/model/config.json"])
 def test_a_truncated_index_is_told_in_one_sentence(made: Any, tmp_path: Path, what: str) -> None:
     images, place = made
     shutil.copytree(place, tmp_path / "broken")
@@ -367,9 +369,8 @@ def test_a_truncated_index_is_told_in_one_sentence(made: Any, tmp_path: Path, wh
 def test_an_index_that_lost_rows_says_so_and_is_repaired(made: Any, tmp_path: Path, model: Path) -> None:
     images, place = made
     shutil.copytree(place, tmp_path / "lost")
-    log = tmp_path / "lost" / "generations" / "1" / "store" / "rows-1.log"
-    log.write_bytes(b"")
-    with pytest.raises(LookalikeError, match="holds 0 of 61 images"):
+    (tmp_path / "lost" / "generations" / "1" / "vectors-1.f32").write_bytes(b"")
+    with pytest.raises(LookalikeError, match="damaged"):
         search(query=images / "class-00" / "0.jpg", index=tmp_path / "lost")
     assert index(folder=images, index=tmp_path / "lost", progress=False).new == 61
     assert len(search(query=images / "class-00" / "0.jpg", index=tmp_path / "lost", k=5)) == 5
@@ -377,8 +378,8 @@ def test_an_index_that_lost_rows_says_so_and_is_repaired(made: Any, tmp_path: Pa
 
 def test_an_index_of_a_newer_version_is_refused(made: Any, tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "newer")
-    document = json.loads((tmp_path / "newer" / "index.json").read_text())
-    (tmp_path / "newer" / "index.json").write_text(json.dumps({**document, "format": 99}))
+    document = read_document(tmp_path / "newer", "manifest")
+    write_document(tmp_path / "newer", "manifest", {**document, "format": 99})
     with pytest.raises(LookalikeError, match="update lookalike"):
         Index.open(tmp_path / "newer")
 
@@ -392,7 +393,7 @@ def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -
     folder = helpers.make_images(tmp_path / "images", classes=1, images=2)
     odd = os.fsencode(folder / "class-00") + b"/caf\xe9.jpg"
     (folder / "class-00" / "0.jpg").rename(os.fsdecode(odd))
-    index(folder=folder, model=model, index=tmp_path / "one", store="exact", progress=False)
+    index(folder=folder, model=model, index=tmp_path / "one", progress=False)
     with Index.open(tmp_path / "one") as opened:
         records = [record for part in opened.store.scan() for record in part]
         assert len(records) == 2
@@ -401,7 +402,7 @@ def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -
     (folder / "boxes.csv").write_text(
         "path,label,x_1,y_1,x_2,y_2\nclass-00/1.jpg,left,0,0,32,48\nclass-00/1.jpg,right,32,0,64,48\n"
     )
-    done = index(folder=folder / "boxes.csv", model=model, index=tmp_path / "two", store="exact", progress=False)
+    done = index(folder=folder / "boxes.csv", model=model, index=tmp_path / "two", progress=False)
     assert done.images == 2
     right = decode(folder / "class-00" / "1.jpg", box=(32, 0, 64, 48))
     hits = search(query=right, index=tmp_path / "two", k=2)
@@ -411,7 +412,7 @@ def test_names_that_are_not_utf8_boxes_and_shards(tmp_path: Path, model: Path) -
 
     with tarfile.open(tmp_path / "shard-000.tar", "w") as tar:
         tar.add(folder / "class-00" / "1.jpg", "a/1.jpg")
-    index(folder=tmp_path / "shard-000.tar", model=model, index=tmp_path / "three", store="exact", progress=False)
+    index(folder=tmp_path / "shard-000.tar", model=model, index=tmp_path / "three", progress=False)
     with Index.open(tmp_path / "three") as opened:
         record = next(iter(opened.store.scan()))[0]
         assert opened.open_bytes(record) == (folder / "class-00" / "1.jpg").read_bytes()
@@ -421,7 +422,9 @@ KILLED = """
 import sys
 import time
 from lookalike.searching import index, ingest
+from lookalike.searching import manifest as manifests
 from lookalike.searching.ingest import IndexUpdate
+from lookalike.store.local import LocalStore
 from tests.searching.fake import FakeEmbedder
 ingest.BATCH = 4
 real = IndexUpdate._store

@@ -38,7 +38,7 @@ def collections(address: str) -> set[str]:
 
 
 def collection(place: Path, number: int = 1) -> str:
-    return str(json.loads((place / "generations" / str(number) / "store" / "store.json").read_text())["collection"])
+    return str(json.loads((place / "generations" / str(number) / "store.json").read_text())["collection"])
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_command_line_from_index_to_purge(
     """What a user types, the first time in a process of its own, beside the same images under exact search."""
     done = helpers.lookalike("index", folder, "--model", model, "--index", "there", "--store", milvus, "--json")
     assert done.code == 0 and done.json["images"] == 24, done.err
-    index(folder=folder, model=model, index="here", store="exact", progress=False)
+    index(folder=folder, model=model, index="here", progress=False)
     place = Index.open("there").path
     query = folder / "class-01" / "2.jpg"
     for words in (["--filter", "label=class-01"], ["--filter", "path=class-0*", "--exact"]):
@@ -79,7 +79,7 @@ def test_the_command_line_from_index_to_purge(
     assert files and not [path for path in files if b":" + secret in path.read_bytes()]
     kept = collection(place)
     assert kept in collections(milvus)
-    other = cli("index", folder, "--index", "there", "--store", "exact")
+    other = cli("index", folder, "--index", "there")
     assert other.code == 2 and f"`{milvus}`, not in `exact`" in other.err
     gone = cli("purge", "there", "--yes")
     assert gone.code == 0 and kept not in collections(milvus) and not place.exists(), gone.err
@@ -101,17 +101,17 @@ def test_mistakes_are_one_sentence_and_exit_2(
     monkeypatch.setenv(milvus_client.TOKEN, f"root:{secret}")
     refused = cli(*make, milvus)
     assert refused.code == 2 and "rejects the user or the password" in refused.err and secret not in refused.err
-    assert list(home.rglob("index.json")) == []
+    assert list(home.rglob("lookalike.db")) == []
 
 
 def test_vectors_on_a_server_need_no_room_here(
     folder: Path, fakes: Path, tmp_path: Path, milvus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24 rows of a table fit on this disk, their vectors and payloads would not."""
-    index(folder=folder, model=fakes / "first", index=tmp_path / "before", store="exact", progress=False)
+    index(folder=folder, model=fakes / "first", index=tmp_path / "before", progress=False)
     lookalike.backup(index=tmp_path / "before", out=tmp_path / "kept.tar", progress=False)
     monkeypatch.setattr(files, "free_bytes", lambda path: 20_000)
-    for store, fits in ((milvus, True), ("exact", False)):
+    for store, fits in ((milvus, True), ("local", False)):
         with contextlib.nullcontext() if fits else pytest.raises(LookalikeError, match=r"only 20\.0 kB are free"):
             index(folder=folder, model=fakes / "first", index=tmp_path / store[:5], store=store, progress=False)
         with contextlib.nullcontext() if fits else pytest.raises(LookalikeError, match=r"only 20\.0 kB are free"):
@@ -146,7 +146,7 @@ def test_a_backup_goes_to_the_server_whole_or_not_at_all(
     folder: Path, fakes: Path, tmp_path: Path, milvus: str
 ) -> None:
     place = tmp_path / "index"
-    index(folder=folder, model=fakes / "first", index=place, store="exact", progress=False)
+    index(folder=folder, model=fakes / "first", index=place, progress=False)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     restored = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "there", store=milvus, progress=False)
     assert restored.images == 24

@@ -45,7 +45,7 @@ def test_from_index_to_search_and_duplicates(
 ) -> None:
     fake.install(monkeypatch)
     where = ["--index", os.fsdecode(os.fsencode(tmp_path) + b"/m\xe9moire")] if named else []
-    made = cli("index", odd, *where, "--store", "exact", "--model", fake_model(tmp_path / "model"), "--json")
+    made = cli("index", odd, *where, "--model", fake_model(tmp_path / "model"), "--json")
     assert made.code == 0 and made.json["new"] == 9, made.err
     assert cli("index", odd, *where, "--json").json["unchanged"] == 9
     index = where or ["--index", odd]

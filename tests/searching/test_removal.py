@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.searching import Index, index, removal, switch
+from lookalike.searching import manifest as manifests
 from tests import helpers
 from tests.searching import fake
 
@@ -62,7 +62,7 @@ def test_images_can_be_removed_after_the_decoder_changed(
 ) -> None:
     from lookalike.data.decoding import DECODER
 
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     number, _, libraries = DECODER.partition("/")
     monkeypatch.setattr("lookalike.data.decoding.DECODER", decoder.format(number=number, libraries=libraries))
     assert update(images, remove=["label=class-01"]).deleted == 3
@@ -77,9 +77,9 @@ def test_images_can_be_removed_after_the_decoder_changed(
 
 
 def test_a_store_that_is_away_leaves_all_as_it_was(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     update(images, seed=1)
-    before = (place / "index.json").read_bytes()
+    before = manifests.read(place)
     real = removal.open_store
 
     def away(path: Path, generation: Any, **how: Any) -> Any:
@@ -91,11 +91,11 @@ def test_a_store_that_is_away_leaves_all_as_it_was(images: Path, monkeypatch: py
         patch.setattr(removal, "open_store", away)
         with pytest.raises(Unavailable):
             update(images, remove=["label=class-01"])
-    assert (place / "index.json").read_bytes() == before and classes(place) == ALL == classes(place, 1)
+    assert manifests.read(place) == before and classes(place) == ALL == classes(place, 1)
 
 
 def test_a_removal_that_was_cut_is_ended_by_the_next_run(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     with monkeypatch.context() as patch:
         patch.setattr("lookalike.data.Table.take", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -107,7 +107,7 @@ def test_a_removal_that_was_cut_is_ended_by_the_next_run(images: Path, monkeypat
 
 def test_nobody_switches_to_a_generation_with_nothing_left(images: Path) -> None:
     kept = shutil.move(images / "class-00", images.parent)
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     shutil.move(kept, images)
     update(images, seed=1)
     assert update(images, remove=["path!=class-00/*"]).deleted == 6
@@ -117,7 +117,7 @@ def test_nobody_switches_to_a_generation_with_nothing_left(images: Path) -> None
 
 
 def test_an_index_whose_images_are_all_removed_or_gone(images: Path) -> None:
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     update(images, remove=["path=class-00/*"])
     for name in ("class-01", "class-02"):
         shutil.rmtree(images / name)
@@ -131,17 +131,17 @@ def test_an_index_whose_images_are_all_removed_or_gone(images: Path) -> None:
 
 def test_a_prototype_keeps_nothing_out(images: Path) -> None:
     """Rules are held against rows before they are embedded, when nobody knows their prototype."""
-    place = update(images, seed=0, store="exact").path
-    document = json.loads((place / "index.json").read_text())
-    document["generations"][0]["columns"].append("prototype")  # as a model with prototypes leaves it
-    (place / "index.json").write_text(json.dumps(document))
+    place = update(images, seed=0).path
+    manifest = manifests.read(place)
+    manifest.generations[0].columns.append("prototype")  # as a model with prototypes leaves it
+    manifest.write(place)
     with pytest.raises(LookalikeError, match=r"`prototype` is assigned by the model"):
         update(images, remove=["prototype=5"])
     assert update(images).unchanged == 9
     names = sorted(path.relative_to(images).as_posix() for path in images.rglob("*.jpg"))
     lines = [f"{name},{number % 2}" for number, name in enumerate(names)]
     (images / "own.csv").write_text("\n".join(["path,prototype", *lines]))
-    update(images / "own.csv", seed=0, store="exact", index="own")
+    update(images / "own.csv", seed=0, index="own")
     assert update(images / "own.csv", remove=["prototype=0"]).deleted == 5, "a column of the table is another matter"
     assert update(images / "own.csv").images == 4
 
@@ -159,7 +159,7 @@ def test_purge_finds_what_left_the_index_before(
     from lookalike.service.state import Service
     from lookalike.service.uploads import SavedQuery
 
-    place = update(images, seed=0, store="exact").path
+    place = update(images, seed=0).path
     (tmp_path / "link").symlink_to(place)
     for where in (tmp_path / "link", place / ".." / place.name, place):
         service = Service(Index.open(where), [])
@@ -179,7 +179,7 @@ def test_purge_finds_what_left_the_index_before(
     assert len(list((home / "cache" / "image_facts").iterdir())) == 2
 
     mine = helpers.make_images(tmp_path / "mine", classes=1, images=2)
-    other = update(mine, seed=0, store="exact").path
+    other = update(mine, seed=0).path
     service = Service(Index.open(other), [])
     service.live.thumbnails.get(service.index.table.column("content_id")[0], 96)
     service.close()
@@ -199,11 +199,11 @@ def test_purge_finds_what_left_the_index_before(
 
 def test_purge_deletes_generations_that_the_manifest_does_not_name(images: Path, any_store: str) -> None:
     from lookalike.searching import purge
-    from lookalike.searching.index_folder import store_folder
+    from lookalike.searching.index_folder import generation_folder
     from lookalike.store import create_store, store_class
 
     place = update(images, seed=0, store=any_store).path
-    forgotten = store_folder(place, 7)
+    forgotten = generation_folder(place, 7)
     create_store(any_store, forgotten, 48).close()
     kept = shutil.copytree(forgotten, images.parent / "kept")
     purge(index=place)

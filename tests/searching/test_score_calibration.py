@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from lookalike.core.files import read_json, write_json
+from lookalike.core.database import read_document
+from lookalike.core.files import write_json
 from lookalike.core.run import Run
 from lookalike.data import audit, read_table
 from lookalike.evaluation.training_overlap import SEEN, UNKNOWN
@@ -42,13 +43,13 @@ def trained_run(place: Path, folder: Path, classes: int, start: str = "efficient
 
 def checked(place: Path) -> dict[str, Any]:
     with Index.open(place) as opened:
-        document: dict[str, Any] = read_json(opened.folder / "calibration.json", "calibration")
+        document: dict[str, Any] = read_document(opened.path, f"calibration/{opened.generation.number}")
         assert opened.scores.note == document["note"]
     return document
 
 
 def make(folder: Path, place: Path, **more: Any) -> dict[str, Any]:
-    index(folder=folder, index=place, store="exact", progress=False, **more)
+    index(folder=folder, index=place, progress=False, **more)
     return checked(place)
 
 
@@ -95,7 +96,7 @@ def test_a_run_that_went_on_from_another_knows_the_images_of_both(tmp_path: Path
 
 def test_where_all_or_too_many_were_trained_on_it_is_said(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=8)
-    done = index(folder=folder, model=run, index=tmp_path / "i", store="exact", progress=False)
+    done = index(folder=folder, model=run, index=tmp_path / "i", progress=False)
     assert done.calibrated and SEEN in str(done)
     assert checked(tmp_path / "i")["queries"] == 96
     hits = search(query=folder / "class-01" / "2.jpg", index=tmp_path / "i", k=3)
@@ -108,7 +109,7 @@ def test_where_all_or_too_many_were_trained_on_it_is_said(tmp_path: Path, folder
 def test_where_it_is_not_known_it_is_said(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=5)
     shutil.copytree(run / "model", tmp_path / "alone")
-    done = index(folder=folder, model=tmp_path / "alone", index=tmp_path / "i", store="exact", progress=False)
+    done = index(folder=folder, model=tmp_path / "alone", index=tmp_path / "i", progress=False)
     assert done.calibrated and UNKNOWN in str(done) and checked(tmp_path / "i")["note"] == UNKNOWN
     (run / "table.parquet").unlink()  # a run of another kind: it keeps no such table
     write_json(run / "model" / "config.json", {"seed": 1})
@@ -129,7 +130,7 @@ def test_a_folder_of_one_class_and_a_stray_image_is_indexed(tmp_path: Path) -> N
     folder = helpers.make_images(tmp_path / "cats", classes=1, images=30)
     shutil.copytree(helpers.make_images(tmp_path / "x", classes=1, images=1, seed=9) / "class-00", folder / "misc")
     write_json(tmp_path / "model" / "config.json", {"seed": 0})
-    done = index(folder=folder, model=tmp_path / "model", index=tmp_path / "i", store="exact", progress=False)
+    done = index(folder=folder, model=tmp_path / "model", index=tmp_path / "i", progress=False)
     assert not done.calibrated and "too few classes" in str(done)
 
 

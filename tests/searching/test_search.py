@@ -137,16 +137,16 @@ def test_the_index_can_be_named_in_several_ways(
         search(query=folder / "class-00" / "0.jpg")
     with pytest.raises(LookalikeError, match="is not an index and has none"):
         Index.open(folder)
-    done = index(folder=folder, model=model, store="exact", progress=False)
+    done = index(folder=folder, model=model, progress=False)
     assert done.path.parent == home / "indexes"
     for name in (None, folder, done.name, done.path):
         assert Index.open(name).path == done.path
-    named = index(folder=folder, model=model, index="holiday", store="exact", progress=False)
+    named = index(folder=folder, model=model, index="holiday", progress=False)
     assert named.path == home / "indexes" / "holiday" and Index.open("holiday").name == "holiday"
     monkeypatch.chdir(folder.parent)  # a name is a name, also beside a folder called the same
-    same = index(folder=folder, model=model, index=folder.name, store="exact", progress=False)
+    same = index(folder=folder, model=model, index=folder.name, progress=False)
     assert same.path == home / "indexes" / folder.name == Index.open(folder.name).path
-    placed = index(folder=folder, model=model, index="./holiday", store="exact", progress=False)
+    placed = index(folder=folder, model=model, index="./holiday", progress=False)
     assert placed.path == folder.parent / "holiday" == Index.open("./holiday").path
     with pytest.raises(LookalikeError, match="did you mean `holiday`"):
         Index.open("holliday")
@@ -239,7 +239,7 @@ def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path
     from lookalike.searching import index
 
     folder = helpers.make_images(tmp_path / "many", classes=8, images=14)
-    done = index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    done = index(folder=folder, model=model, index=tmp_path / "index", progress=False)
     assert done.calibrated
     hits = search(query=folder / "class-03" / "2.jpg", index=tmp_path / "index", k=100, all=True)
     assert isinstance(hits, Hits)
@@ -267,7 +267,7 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     flat.mkdir()
     for number in range(9):
         Image.fromarray(helpers.make_image(number)).save(flat / f"{number}.png")
-    done = index(folder=flat, model=model, index=tmp_path / "index", store="exact", progress=False)
+    done = index(folder=flat, model=model, index=tmp_path / "index", progress=False)
     assert not done.calibrated and "without probabilities" in str(done)
     hits = search(query=flat / "3.png", index=tmp_path / "index", k=4)
     assert isinstance(hits, Hits)

@@ -147,7 +147,7 @@ def test_thumbnails_carry_no_metadata(tmp_path: Path, model: Path, home: Path) -
         exif[0x010F], exif[0x9286] = "SecretCamera", "at home"
         exif.get_ifd(0x8825)[1] = "N"
         image.save(folder / f"{number}.jpg", exif=exif, comment=b"SecretComment")
-    index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
     with Index.open(tmp_path / "index") as opened:
         for part in opened.store.scan():
             for record in part:

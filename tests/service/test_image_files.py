@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
 
 def serving(folder: Path, **options: Any) -> Service:
     place = folder.parent / "index"
-    index(folder=folder, model=FakeEmbedder(), index=place, store="exact", progress=False)  # type: ignore[arg-type]
+    index(folder=folder, model=FakeEmbedder(), index=place, progress=False)  # type: ignore[arg-type]
     return Service(Index.open(place), [], **options)
 
 

@@ -103,7 +103,7 @@ def served(place: Path) -> Iterator[TestClient]:
 
 def make(source: Path, place: Path | str) -> Path:
     model: Any = fake.FakeEmbedder()
-    return index(folder=source, model=model, index=place, store="exact", progress=False).path
+    return index(folder=source, model=model, index=place, progress=False).path
 
 
 def there(folder: Path) -> int:
@@ -189,14 +189,14 @@ def test_a_folder_keeps_the_index_that_was_made_of_it(tmp_path: Path, home: Path
     restored = lookalike.restore(file=tmp_path / "kept.tar", folder=moved, progress=False)
     done = index(folder=moved, progress=False)
     assert done.path == restored.path and done.unchanged == 7 and done.images == 7
-    (restored.path / "index.json").write_text("{")  # a damaged one is no reason to refuse another folder
-    other = index(folder=images, model=fake.FakeEmbedder(), store="exact", progress=False)  # type: ignore[arg-type]
+    (restored.path / "lookalike.db").write_text("{")  # a damaged one is no reason to refuse another folder
+    other = index(folder=images, model=fake.FakeEmbedder(), progress=False)  # type: ignore[arg-type]
     assert other.new == 7 and index(folder=images, progress=False).path == other.path
 
     place = make(images, tmp_path / "outside")
-    os.truncate(place / "generations" / "1" / "store" / "rows-1.log", 0)
+    os.truncate(place / "generations" / "1" / "vectors-1.f32", 0)
     with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {images} --index {place}` repairs it"):
         lookalike.search(query=images / FILES[0], index=place)
-    os.truncate(other.path / "generations" / "1" / "store" / "rows-1.log", 0)
+    os.truncate(other.path / "generations" / "1" / "vectors-1.f32", 0)
     with pytest.raises(lookalike.LookalikeError, match=rf"`lookalike index {images}` repairs it"):
         lookalike.search(query=images / FILES[0], index=images)

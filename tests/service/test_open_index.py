@@ -126,7 +126,7 @@ def test_the_command_line_switches_a_running_service(client: Any, service: Any, 
     images, where = place
     from lookalike.searching.indexing import update_index
 
-    update_index(images.resolve(), where, model=models / "second", store="exact", progress=False)
+    update_index(images.resolve(), where, model=models / "second", progress=False)
     assert service.follower.refresh() and client.get(f"{API}/info").json()["index"]["generation"] == 2
     assert switch(index=where).live == 1 and service.follower.wait_until_live()
     assert client.get(f"{API}/info").json()["index"]["generation"] == 1
@@ -305,7 +305,7 @@ def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
     wanted: Any = lookalike.search(query=query, index=where, k=5)
     lookalike.purge(index=where)
     assert not where.exists() and len(list(images.rglob("*.jpg"))) == 12
-    other = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", store="exact", progress=False)
+    other = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", progress=False)
     assert other.images == 12
     found: Any = lookalike.search(query=query, index=tmp_path / "again", k=5)
     assert [hit.id for hit in found] == [hit.id for hit in wanted]
@@ -317,7 +317,7 @@ def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
     with pytest.raises(LookalikeError, match="exists already"):
         lookalike.backup(index=tmp_path / "again", out=tmp_path / "kept.tar")
     data = (tmp_path / "kept.tar").read_bytes()
-    rows = data.index(b"rows/000000.arrow") // 512 * 512 + 700
+    rows = data.index(b"vectors-1.f32") // 512 * 512 + 700
     damaged = data[:rows] + bytes([data[rows] ^ 1]) + data[rows + 1 :]
     for number, broken in enumerate([data[:rows], damaged, b"", b"x" * 5000]):
         (tmp_path / f"broken{number}.tar").write_bytes(broken)

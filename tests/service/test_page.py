@@ -238,7 +238,7 @@ def test_names_cannot_become_markup(browser: Any, tmp_path: Path, model: Path, h
 
     folder = tmp_path / "images" / "<img src=x onerror=alert(1)>"
     helpers.make_images(folder, classes=1, images=3)
-    index(folder=tmp_path / "images", model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=tmp_path / "images", model=model, index=tmp_path / "index", progress=False)
     live = RunningServer(lambda: build(tmp_path / "index", tmp_path / "runs"))
     context = browser.new_context()
     page = context.new_page()

@@ -28,7 +28,7 @@ def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Runn
         shutil.copy(folder / "class-00" / f"{number}.jpg", folder / "class-00" / f"copy of {number}.jpg")
     with Image.open(folder / "class-01" / "0.jpg") as image:
         image.resize((80, 60)).save(folder / "class-01" / "small.jpg", quality=90)
-    index(folder=folder, model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=folder, model=model, index=tmp_path / "index", progress=False)
     live = RunningServer(lambda: build(tmp_path / "index", tmp_path / "runs"))
     yield folder, live
     live.stop()

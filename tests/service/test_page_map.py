@@ -300,7 +300,7 @@ def test_another_index_behind_the_same_address(
     from lookalike.searching import index
 
     images = helpers.make_images(tmp_path / "others", classes=2, images=6)
-    index(folder=images, model=model, index=tmp_path / "index", store="exact", progress=False)
+    index(folder=images, model=model, index=tmp_path / "index", progress=False)
     page.set_default_timeout(60_000)
     server = RunningServer(lambda: build(made[1], runs))
     try:

@@ -52,7 +52,7 @@ def test_addresses_are_written_in_one_way(text: str, meant: str) -> None:
         ("milvus://box:99999", "not the address of a Milvus server"),
         ("milvus://box/a/b", "not the address of a Milvus server"),
         ("milvus", "give its address, as in `milvus://host:19530`"),
-        ("exact://box", "takes no address"),
+        ("local://box", "takes no address"),
         ("milfus://box", "did you mean `milvus`"),
     ],
 )

@@ -96,6 +96,10 @@ def _restore(done: Any, options: Options) -> Answer:
     return Answer(done, [*lines, f"Search    lookalike search IMAGE --index {done.name}"])
 
 
+def _verify(done: Any, options: Options) -> Answer:
+    return Answer(done, [str(done)])
+
+
 def _purge(function: Callable[..., Any], options: Options) -> Answer:
     from lookalike.core.files import format_bytes
 
@@ -348,6 +352,7 @@ COMMANDS: dict[str, Command] = {
     "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
     "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
     "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
+    "verify": Command("lookalike.searching.verify:verify", {"index": "INDEX"}, show=_verify),
     "purge": Command("lookalike.searching.removal:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
     "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
     "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),
@@ -384,5 +389,5 @@ PANELS = {
         "embed",
         "export",
     ),
-    "Housekeeping": ("switch", "backup", "restore", "purge", "keys", "cache"),
+    "Housekeeping": ("switch", "backup", "restore", "verify", "purge", "keys", "cache"),
 }

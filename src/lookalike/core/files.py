@@ -23,14 +23,14 @@ from lookalike.core.errors import DiskError, LookalikeError
 FORMAT_VERSIONS: dict[str, int] = {
     "model": 1,
     "run": 1,
-    "index": 1,
+    "index": 2,
     "checkpoint": 1,
     "cache": 1,
     "splits": 1,
     "curve": 2,
     "table": 1,
     "map": 1,
-    "backup": 1,
+    "backup": 2,
     "adaptation": 1,
 }
 

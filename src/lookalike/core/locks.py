@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,15 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
     file = _opened(Path(path))
     try:
         if not _try(file):
-            raise Locked(f"{what} is in use by another process; wait for it to end, or stop it.")
+            file.seek(0)
+            holder = file.read(200).decode("utf-8", "replace").strip()
+            who = f" ({holder})" if holder else ""
+            raise Locked(f"{what} is in use by another process{who}; wait for it to end, or stop it.")
+        with contextlib.suppress(OSError):  # on a full disk nobody is told who holds it
+            file.truncate(0)
+            program = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+            file.write(f"{program[:100]}, process {os.getpid()}".encode("utf-8", "replace"))
+            file.flush()
         yield
     finally:
         file.close()

@@ -37,7 +37,7 @@ class Retriever(Protocol):
         ...
 
 
-def make_retriever(kind: str, rows: Tensor, *, store: str = "qdrant") -> Retriever:
+def make_retriever(kind: str, rows: Tensor, *, store: str = "local") -> Retriever:
     """Create a retriever over the rows of a database.
 
     Args:

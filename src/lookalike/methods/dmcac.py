@@ -69,7 +69,7 @@ class DMCACSettings(Settings):
     """Use the whole database instead of the retrieved images: as constants, or embedded at every step with gradient."""
     retriever: Literal["exact", "faiss", "hnsw", "store"] = "exact"
     """Retriever: exact by blocks, faiss (exact), faiss with a graph, or the `store` that serves searches."""
-    store: str = "qdrant"
+    store: str = "local"
     """Store used by the retriever `store`."""
     database_fraction: float = Field(default=0.2, gt=0.0, lt=1.0)
     """Fraction of each class's training images that is the database."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lookalike.searching.locate import indexes
     from lookalike.searching.query import search
     from lookalike.searching.removal import purge
+    from lookalike.searching.verify import verify
 
 __all__ = [
     "Duplicates",
@@ -30,6 +31,7 @@ __all__ = [
     "restore",
     "search",
     "switch",
+    "verify",
 ]
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -1,7 +1,8 @@
-"""The ``backup`` and ``restore`` commands: an index as one file, independent of its store.
+"""The ``backup`` and ``restore`` commands: an index as one file.
 
-The file is a tar archive with the manifest and, for each generation, its model, table, calibration and rows (ids,
-vectors, payloads) as Arrow streams, verified by hashes. The store's graph is not saved but built again.
+The file is a tar archive of an index with the local store: a copy of its database (SQLite's online backup, so writing
+may go on) and, for each generation, its vectors, model and table, all verified by hashes. Rows on a server are copied
+to a local store first. The graph is not saved but built again.
 """
 
 from __future__ import annotations
@@ -11,37 +12,38 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
+import sqlite3
+import subprocess
+import sys
 import tarfile
-from collections.abc import Iterator, Sequence
+import tempfile
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
 from lookalike.core import folders
+from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import (
-    atomic_file,
-    atomic_folder,
-    check_format,
-    leftover_parts,
-    require_space,
-    stamp,
-    write_bytes,
-)
+from lookalike.core.files import atomic_file, atomic_folder, check_format, leftover_parts, require_space, stamp
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
-from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations, store_folder
+from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations
 from lookalike.searching.locate import find_index, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
-from lookalike.store import Record, Store, create_store, row_bytes, store_name
+from lookalike.store import Store, create_store, store_name
+from lookalike.store.local import TABLES, LocalStore
 
 MARK = "backup.json"
-BATCH = 1_000
-BESIDE = (TABLE, "calibration.json")
+BLOCK = 1 << 20
+# What a backup may contain: nothing else is written, wherever its name points.
+PART = r"(?!\.\.?(?:/|$))[^/\\\0]+"
+MEMBERS = re.compile(rf"{re.escape(FILE)}|generations/\d+/({re.escape(TABLE)}|vectors-\d+\.f32|model(/{PART})+)")
+MAX_MARK = 100_000_000  # bytes of the list of members
 
 
 @dataclass
@@ -88,67 +90,97 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
     path, goal = find_index(index), Path(out).expanduser().absolute()
     if goal.exists():
         raise LookalikeError(f"`{goal}` exists already: choose another name for the backup.")
-    with hold(path / ".lock", f"The index `{path.name}`"):
-        manifest = manifests.read(path)
-        complete = [generation for generation in manifest.generations if generation.complete]
-        if not complete:
-            raise LookalikeError(f"The index `{manifest.name}` is not complete: finish `lookalike index` first.")
-        manifest.generations = complete
-        if manifest.live not in {generation.number for generation in complete}:
-            manifest.live = complete[-1].number
-        require_space(goal, sum(g.images * (4 * g.dim + 1_000) for g in complete), "The backup")
-        total = sum(generation.images for generation in complete)
-        sums: dict[str, str] = {}
-        with (
-            atomic_file(goal, private=True) as part,
-            tarfile.open(part, "w") as tar,
-            Progress("Writing", total, shown=progress) as bar,
-        ):
-            for generation in complete:
-                for name, data, count in _members(path, generation):
-                    sums[name] = hashlib.sha256(data).hexdigest()
-                    _put(tar, name, data)
-                    bar.advance(count)
-            document = stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
-            _put(tar, MARK, json.dumps(document).encode())
+    manifest = manifests.read(path)
+    complete = [generation for generation in manifest.generations if generation.writes]
+    if not complete:
+        raise LookalikeError(f"The index `{manifest.name}` is not complete: finish `lookalike index` first.")
+    manifest.generations = complete
+    if manifest.live not in {generation.number for generation in complete}:
+        manifest.live = complete[-1].number
+    needed = sum(g.images * (4 * g.dim + 1_000) for g in complete)
+    require_space(goal, needed, "The backup")
+    sums: dict[str, str] = {}
+    with (
+        tempfile.TemporaryDirectory(dir=goal.parent, prefix=".lookalike-backup-") as work,
+        atomic_file(goal, private=True) as part,
+        tarfile.open(part, "w") as tar,
+        contextlib.ExitStack() as stack,
+    ):
+        members = _snapshot(path, manifest, Path(work), stack)
+        with Progress("Writing", sum(size for _, _, size in members), shown=progress) as bar:
+            for name, file, size in members:
+                sums[name] = _put(tar, name, file, size, bar)
+        document = stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
+        body = json.dumps(document).encode()
+        _put(tar, MARK, io.BytesIO(body), len(body))
     return Backup(manifest.name, goal, manifest.generation().images, len(complete), goal.stat().st_size)
 
 
-def _members(path: Path, generation: Generation) -> Iterator[tuple[str, bytes, int]]:
-    """Name, bytes and number of rows of each member of a generation."""
-    folder, start = generation_folder(path, generation.number), f"generations/{generation.number}"
-    for file in sorted((folder / "model").rglob("*")):
-        if file.is_file():
-            yield f"{start}/{file.relative_to(folder).as_posix()}", file.read_bytes(), 0
-    for name in BESIDE:
-        if (folder / name).exists():
-            yield f"{start}/{name}", (folder / name).read_bytes(), 0
-    with contextlib.closing(open_store(path, generation)) as store:
-        for number, records in enumerate(store.scan(vectors=True, batch=BATCH)):
-            yield f"{start}/rows/{number:06d}.arrow", _to_arrow(records), len(records)
-
-
-def _to_arrow(records: Sequence[Record]) -> bytes:
-    import pyarrow as pa
-
-    vectors = [np.asarray(record.vector, "<f4").tobytes() for record in records]
-    table = pa.table(
-        {
-            "id": [record.id for record in records],
-            "vector": pa.array(vectors, pa.binary()),
-            "payload": [json.dumps(record.payload) for record in records],
+def _snapshot(
+    path: Path, manifest: Manifest, work: Path, stack: contextlib.ExitStack
+) -> list[tuple[str, IO[bytes], int]]:
+    """Names, open files and sizes of one state of an index; its manifest gets the counts of that state."""
+    copy, local = work / FILE, [g.number for g in manifest.generations if g.store == "local"]
+    while True:
+        copy.unlink(missing_ok=True)
+        vectors = {
+            f"generations/{number}/{file.name}": stack.enter_context(file.open("rb"))
+            for number in local
+            for file in generation_folder(path, number).glob("vectors-*.f32")
         }
-    )
-    out = io.BytesIO()
-    with pa.ipc.new_stream(out, table.schema) as writer:
-        writer.write_table(table)
-    return out.getvalue()
+        with contextlib.closing(Database(path / FILE)) as source, contextlib.closing(sqlite3.connect(copy)) as target:
+            source.connection.backup(target)
+            tables = target.execute("SELECT 1 FROM sqlite_master WHERE name = 'store'").fetchone()
+            rows = target.execute("SELECT number, dim, version, rows - base FROM store") if tables else []
+            sizes = {f"generations/{n}/vectors-{version}.f32": 4 * dim * count for n, dim, version, count in rows}
+        if {name for name in sizes if int(name.split("/")[1]) in local} <= vectors.keys():
+            break  # else a compaction fell between the two
+    members = [(name, vectors[name], size) for name, size in sizes.items() if name in vectors]
+    for generation in manifest.generations:
+        folder, place = generation_folder(path, generation.number), generation_folder(work, generation.number)
+        if generation.number not in local:
+            with contextlib.closing(open_store(path, generation)) as rows_on_server:
+                store = create_store("local", place, generation.dim)
+                with contextlib.closing(store):
+                    copy_rows(rows_on_server, store)
+            file = place / "vectors-1.f32"
+            name = f"generations/{generation.number}/{file.name}"
+            members.append((name, stack.enter_context(file.open("rb")), file.stat().st_size))
+            generation.store = "local"
+        with contextlib.closing(sqlite3.connect(copy)) as database:
+            (generation.images,) = database.execute(f"SELECT COUNT(*) FROM rows_{generation.number}").fetchone()
+        for file in sorted([folder / TABLE, *(folder / "model").rglob("*")]):
+            if file.is_file():
+                name = f"generations/{generation.number}/{file.relative_to(folder).as_posix()}"
+                members.append((name, stack.enter_context(file.open("rb")), file.stat().st_size))
+    kept = {generation.number for generation in manifest.generations}
+    for number in {int(name.split("/")[1]) for name in sizes} - kept:
+        LocalStore.drop(str(generation_folder(work, number)))
+    return [(FILE, stack.enter_context(copy.open("rb")), copy.stat().st_size), *members]
 
 
-def _put(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(data), 0o600
-    tar.addfile(member, io.BytesIO(data))
+def copy_rows(source: Store, target: Store) -> None:
+    """Copy all rows of a store to another."""
+    for records in source.scan(vectors=True):
+        vectors = np.stack([record.vector for record in records if record.vector is not None])
+        target.upsert([record.id for record in records], vectors, [record.payload for record in records])
+
+
+def _put(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int, bar: Progress | None = None) -> str:
+    """Add a member to an archive; returns its hash."""
+    member, digest = tarfile.TarInfo(name), hashlib.sha256()
+    member.size, member.mode = size, 0o600
+
+    class Hashed(io.RawIOBase):
+        def read(self, count: int = -1) -> bytes:
+            data = file.read(count)
+            digest.update(data)
+            if bar is not None:
+                bar.advance(len(data))
+            return data
+
+    tar.addfile(member, Hashed())
+    return digest.hexdigest()
 
 
 def restore(
@@ -167,7 +199,7 @@ def restore(
         file: The file that ``backup`` wrote.
         index: Name or folder of the restored index (default: the old name).
         folder: Where its images are now (default: where they were).
-        store: Vector store to restore to (default: the kind it had).
+        store: Vector store to restore to: local, or milvus://HOST:19530 (default: local).
         progress: Show a progress bar.
 
     Returns:
@@ -183,26 +215,115 @@ def restore(
     source = Path(file).expanduser()
     if not source.is_file():
         raise LookalikeError(f"There is no backup `{file}`.")
+    kind = store_name(store or "local")
     try:
         with tarfile.open(source, "r:") as tar:
-            document = check_format("backup", json.loads(_read(tar, MARK)), source)
+            members = _members(tar, source.stat().st_size)
+            mark = tar.extractfile(members[MARK])
+            assert mark is not None
+            document = check_format("backup", json.loads(mark.read()), source)
             manifest = Manifest.model_validate(document["manifest"])
+            if set(document["sums"]) != set(members) - {MARK}:
+                raise ValueError("members are missing")
             path = _new_path(manifest, index)
             old = Path(manifest.source)
             manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
-            for generation in manifest.generations:
-                generation.store = store_name(store or generation.store)
             with _lock(path):
                 try:
                     _clear(path)
                 except Unavailable as error:
                     warn(f"what an interrupted restore left beside `{path}` cannot be deleted: {error}")
-                _write(tar, document["sums"], manifest, path, old, progress)
-    except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
+                require_space(path, source.stat().st_size, "The index")
+                with atomic_folder(path, private=True) as part:
+                    try:
+                        _unpack(tar, members, document["sums"], part, progress)
+                        _check(part, manifest)
+                        for generation in manifest.generations:
+                            _finish(part, generation, kind)
+                            if manifest.source != str(old):
+                                _relocate(part, generation, old, Path(manifest.source))
+                        manifest.name = path.name
+                        manifest.write(part)
+                    except BaseException:
+                        remove_generations(part)  # on a server too
+                        raise
+    except (tarfile.TarError, KeyError, ValueError, TypeError, AttributeError, EOFError, sqlite3.Error) as error:
         raise LookalikeError(f"`{source}` is not a complete backup of lookalike.") from error
     return Backup(
         manifest.name, path, manifest.generation().images, len(manifest.generations), folders.disk_usage(path)
     )
+
+
+def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
+    """The members of a backup by name: plain files with expected names that fill no more than the file itself."""
+    members: dict[str, tarfile.TarInfo] = {}
+    for member in tar:
+        known = member.name == MARK or MEMBERS.fullmatch(member.name)
+        if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
+            raise ValueError(f"{member.name} does not belong into a backup")
+        members[member.name] = member
+    if sum(member.size for member in members.values()) > size or members[MARK].size > MAX_MARK:
+        raise ValueError("members are larger than the file")
+    return members
+
+
+def _unpack(
+    tar: tarfile.TarFile, members: dict[str, tarfile.TarInfo], sums: dict[str, str], part: Path, progress: bool
+) -> None:
+    with Progress("Restoring", sum(members[name].size for name in sums), shown=progress) as bar:
+        for name, expected in sums.items():
+            file, digest, goal = tar.extractfile(members[name]), hashlib.sha256(), part / name
+            assert file is not None
+            goal.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with goal.open("wb") as out:
+                while block := file.read(BLOCK):
+                    digest.update(block)
+                    out.write(block)
+                    bar.advance(len(block))
+            if digest.hexdigest() != expected:
+                raise ValueError(f"{name} is damaged")
+
+
+def _check(part: Path, manifest: Manifest) -> None:
+    """Raise if the database is damaged, holds anything but expected tables, or does not fit to the vectors.
+
+    Nobody may plant a trigger or a view; tables in Parquet are read in a process of their own first.
+    """
+    numbers = [generation.number for generation in manifest.generations]
+    expected = {"document", "store", "name"} | {f"{table}_{n}" for table in TABLES for n in numbers}
+    with contextlib.closing(sqlite3.connect(part / FILE)) as database:
+        database.execute("PRAGMA trusted_schema=OFF")
+        entries = database.execute("SELECT type, tbl_name FROM sqlite_master").fetchall()
+        if any(kind not in ("table", "index") or table not in expected for kind, table in entries):
+            raise ValueError("the database holds other tables")
+        if database.execute("PRAGMA integrity_check").fetchone() != ("ok",):
+            raise ValueError("the database is damaged")
+        for generation in manifest.generations:
+            row = database.execute("SELECT dim FROM store WHERE number = ?", (generation.number,)).fetchone()
+            count = database.execute(f"SELECT COUNT(*) FROM rows_{generation.number}").fetchone()
+            if row != (generation.dim,) or count != (generation.images,):
+                raise ValueError("rows are missing")
+    tables = [str(generation_folder(part, number) / TABLE) for number in numbers]
+    code = "import sys, pyarrow.parquet as pq\nfor p in sys.argv[1:]: pq.read_table(p).validate(full=True)"
+    if subprocess.run([sys.executable, "-c", code, *tables], capture_output=True, check=False).returncode:
+        raise ValueError("a table is damaged")
+
+
+def _finish(part: Path, generation: Generation, kind: str) -> None:
+    """Move the rows of a generation to another store if one was named, and build its graph."""
+    place = generation_folder(part, generation.number)
+    with contextlib.closing(LocalStore.open(str(place), write=True)) as local:
+        if kind == "local":
+            generation.graph = local.build()
+        else:
+            with contextlib.closing(create_store(kind, place, generation.dim)) as store:
+                copy_rows(local, store)
+                generation.graph = store.build()
+    generation.store = kind
+    if kind != "local":
+        LocalStore.drop(str(place))
+        for file in place.glob("vectors-*.f32"):
+            file.unlink()
 
 
 def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
@@ -237,51 +358,11 @@ def _clear(path: Path) -> None:
         shutil.rmtree(part)
 
 
-def _write(
-    tar: tarfile.TarFile, sums: dict[str, str], manifest: Manifest, path: Path, old: Path, progress: bool
-) -> None:
-    """Fill a temporary folder that is renamed to `path` when complete; `old` is where the images were."""
-    require_space(path, sum(g.images * row_bytes(g.store, g.dim) for g in manifest.generations), "The index")
-    total, new = sum(generation.images for generation in manifest.generations), Path(manifest.source)
-    with atomic_folder(path, private=True) as part, Progress("Restoring", total, shown=progress) as bar:
-        try:
-            for generation in manifest.generations:
-                _fill(tar, part, generation, sums, bar)
-                if new != old:
-                    _relocate(generation_folder(part, generation.number), generation, old, new)
-            manifest.name = path.name
-            manifest.write(part)
-        except BaseException:
-            remove_generations(part)  # on a server too
-            raise
-
-
-def _fill(tar: tarfile.TarFile, part: Path, generation: Generation, sums: dict[str, str], bar: Progress) -> None:
-    start = f"generations/{generation.number}/"
-    folder = generation_folder(part, generation.number)
-    store = create_store(generation.store, store_folder(part, generation.number), generation.dim)
-    with contextlib.closing(store):
-        for name in (name for name in sums if name.startswith(start)):
-            data = _read(tar, name)
-            if hashlib.sha256(data).hexdigest() != sums[name]:
-                raise ValueError(f"{name} is damaged")
-            rest = PurePosixPath(name.removeprefix(start))
-            if rest.parts[0] == "rows":
-                bar.advance(_put_rows(store, data, generation.dim))
-            elif ".." in rest.parts or rest.is_absolute():
-                raise ValueError(f"{name} is outside the backup")
-            else:
-                write_bytes(folder / rest, data, private=True)
-        if store.count() != generation.images:
-            raise ValueError(f"{store.count()} of {generation.images} rows")
-        generation.graph = store.build()
-        store.flush()
-
-
-def _relocate(folder: Path, generation: Generation, old: Path, new: Path) -> None:
+def _relocate(part: Path, generation: Generation, old: Path, new: Path) -> None:
     """Set the new image folder in the table and the manifest."""
     from lookalike.data import Table
 
+    folder = generation_folder(part, generation.number)
     table = Table.load(folder / TABLE)
     root = moved_root(Path(generation.root or table.root or old), old, new)
     generation.root = str(root)
@@ -303,20 +384,3 @@ def moved_root(root: Path, old: Path, new: Path) -> Path:
     here = new.parent if new.is_file() else new
     same = here / root.relative_to(base) if root.is_relative_to(base) else here
     return here if here.is_dir() and not same.is_dir() else same
-
-
-def _put_rows(store: Store, data: bytes, dim: int) -> int:
-    import pyarrow as pa
-
-    table = pa.ipc.open_stream(data).read_all()
-    vectors = np.frombuffer(b"".join(table["vector"].to_pylist()), "<f4").reshape(-1, dim)
-    payloads = [json.loads(text) for text in table["payload"].to_pylist()]
-    store.upsert(table["id"].to_pylist(), vectors, payloads)
-    return len(payloads)
-
-
-def _read(tar: tarfile.TarFile, name: str) -> bytes:
-    member = tar.extractfile(name)
-    if member is None:
-        raise ValueError(f"{name} is not a file")
-    return member.read()

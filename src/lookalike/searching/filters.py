@@ -1,20 +1,23 @@
-"""Filters as users write them: ``label=gull``, ``path=sea/*``, ``domain!=sketch``."""
+"""Filters as users write them: ``label=gull``, ``path=sea/*``, ``domain!=sketch``, ``width>=1000``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 
 from lookalike.core.errors import LookalikeError
 from lookalike.store import Condition
 
 Filters = Mapping[str, str | Iterable[str]] | Iterable[str] | str | None
+_RANGE = re.compile(r"(>=|<=|>|<)(.+)|(.*?)\.\.(.*)", re.DOTALL)
 
 
 def parse(filters: Filters, columns: Collection[str] = (), *, sign: str = "=") -> list[Condition]:
     r"""Parse filters to conditions.
 
-    Several values of one column are combined by *or*, several columns by *and*. A ``*`` at the end of a value means
-    "starts with"; ``\*`` is a literal star.
+    Several values of one column are combined by *or*, several columns and ranges by *and*. A ``*`` at the end of a
+    value means "starts with"; ``\*`` is a literal star. Numbers and dates can be compared: ``width>=1000``,
+    ``taken=2024-06..2024-08``.
 
     Args:
         filters: Texts such as ``label=gull`` or ``domain!=sketch``, or a mapping of columns to values.
@@ -28,24 +31,31 @@ def parse(filters: Filters, columns: Collection[str] = (), *, sign: str = "=") -
         LookalikeError: If a text is not a filter.
 
     Example:
-        >>> parse(["label=gull", "label=tern", "path!=sea/*"])
-        [Condition(column='label', values=('gull', 'tern'), prefix=False, negate=False),
-         Condition(column='path', values=('sea/',), prefix=True, negate=True)]
+        >>> parse(["label=gull", "label=tern", "path!=sea/*"])[0].values
+        ('gull', 'tern')
+        >>> [(c.low, c.high, c.strict) for c in parse(["width>1000", "taken=2024-06..2024-08"])]
+        [('1000', '', True), ('2024-06', '2024-08', False)]
     """
     groups: dict[tuple[str, bool, bool], list[str]] = {}
+    ranges: list[Condition] = []
     for column, negate, text in _pairs(filters, columns, sign):
+        condition = _read_range(column, negate, text)
+        if condition is not None:
+            ranges.append(condition)
+            continue
         value, prefix = _read(text)
         groups.setdefault((column, prefix, negate), []).append(value)
     both = {column for column, prefix, negate in groups if (column, not prefix, negate) in groups and not negate}
     if both:
         raise LookalikeError(f"The filter on `{min(both)}` mixes whole values and prefixes (`*`): use one kind.")
-    return [
+    return ranges + [
         Condition(column, tuple(dict.fromkeys(values)), prefix=prefix, negate=negate)
         for (column, prefix, negate), values in groups.items()
     ]
 
 
 def _pairs(filters: Filters, columns: Collection[str], sign: str) -> Iterable[tuple[str, bool, str]]:
+    """Column, whether it is negated, and value; a comparison stays in front of the value, as in ``>=1000``."""
     if filters is None:
         return
     if isinstance(filters, Mapping):
@@ -54,14 +64,28 @@ def _pairs(filters: Filters, columns: Collection[str], sign: str) -> Iterable[tu
             for value in [values] if isinstance(values, str) else values:
                 yield column[: -1 if negate else None], negate, str(value)
         return
+    signs = (sign, f"!{sign}", ">", "<")
     for text in [filters] if isinstance(filters, str) else filters:
-        known = max((name for name in columns if text.startswith((name + sign, f"{name}!{sign}"))), key=len, default="")
-        column, separator, value = text[len(known) :].partition(sign)
-        if not separator or not known + column.strip("! "):
+        known = max((n for n in columns if text.startswith(tuple(n + s for s in signs))), key=len, default="")
+        match = re.match(rf"(.*?)(!?{re.escape(sign)}|(?=[<>]))(.*)", text[len(known) :], re.DOTALL)
+        if not match or not known + match[1].strip():
             raise LookalikeError(
-                f"`{text}` is not a filter: write COLUMN{sign}VALUE, COLUMN{sign}PREFIX* or COLUMN!{sign}VALUE."
+                f"`{text}` is not a filter: write COLUMN{sign}VALUE, COLUMN{sign}PREFIX*, COLUMN!{sign}VALUE or "
+                "COLUMN>=NUMBER."
             )
-        yield known or column.rstrip("!").strip(), column.endswith("!"), value
+        yield known or match[1].strip(), match[2].startswith("!"), match[3]
+
+
+def _read_range(column: str, negate: bool, text: str) -> Condition | None:
+    """The condition of ``>=1000`` or ``2024-06..2024-08``; other texts are values, even with such signs in them."""
+    match = _RANGE.fullmatch(text)
+    if not match:
+        return None
+    comparison, bound, low, high = match.groups()
+    if comparison:
+        low, high = (bound, "") if comparison[0] == ">" else ("", bound)
+    condition = Condition(column, negate=negate, low=low.strip(), high=high.strip(), strict=comparison in ("<", ">"))
+    return condition if condition.is_range and condition.intervals() else None
 
 
 def _read(text: str) -> tuple[str, bool]:
@@ -75,14 +99,19 @@ def _read(text: str) -> tuple[str, bool]:
     return text.removesuffix("*"), text.endswith("*")
 
 
-def _written(value: str, prefix: bool) -> str:
-    """The inverse of `_read`."""
-    return f"{value}*" if prefix else f"{value[:-1]}\\*" if value.endswith("*") else value
+def _written(condition: Condition) -> list[str]:
+    """The values of a condition as `parse` reads them."""
+    if condition.is_range:
+        if condition.strict:
+            return [f">{condition.low}" if condition.low else f"<{condition.high}"]
+        return [f"{condition.low}..{condition.high}"]
+    values = condition.values
+    return [f"{v}*" if condition.prefix else f"{v[:-1]}\\*" if v.endswith("*") else v for v in values]
 
 
 def to_rule(conditions: Iterable[Condition]) -> list[str]:
     """Return conditions as texts that :func:`parse` reads."""
-    return [f"{c.column}{'!' * c.negate}={_written(value, c.prefix)}" for c in conditions for value in c.values]
+    return [f"{c.column}{'!' * c.negate}={value}" for c in conditions for value in _written(c)]
 
 
 def describe(conditions: Iterable[Condition]) -> str:
@@ -92,8 +121,7 @@ def describe(conditions: Iterable[Condition]) -> str:
         if c.column == "content_id":  # a selection on the map
             parts.append("chosen on the map")
             continue
-        values = " or ".join(_written(value, c.prefix) for value in c.values)
-        parts.append(f"{c.column}: {'not ' * c.negate}{values}")
+        parts.append(f"{c.column}: {'not ' * c.negate}{' or '.join(_written(c))}")
     return " and ".join(parts)
 
 
@@ -107,10 +135,4 @@ def meets(payload: Mapping[str, object], conditions: Iterable[Condition]) -> boo
     Returns:
         Whether all hold; a missing column fails a plain condition and meets a negated one.
     """
-
-    def holds(c: Condition) -> bool:
-        value = payload.get(c.column)
-        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-        return any(t.startswith(c.values) if c.prefix else t in c.values for t in texts) != c.negate
-
-    return all(map(holds, conditions))
+    return all(condition.matches(payload.get(condition.column)) for condition in conditions)

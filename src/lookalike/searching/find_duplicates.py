@@ -13,8 +13,6 @@ import numpy as np
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import format_bytes, hash_bytes, printable, read_json, write_json
-from lookalike.core.locks import Locked
-from lookalike.core.progress import warn
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove
@@ -219,11 +217,7 @@ def _open_source(source: str | Path) -> tuple[Table, dict[str, np.ndarray] | Non
         return read_table(path.resolve()), None
     with Index.open(folder) as index:
         table = read_table(index.source, layout=index.manifest.layout, split=index.manifest.split)
-        try:
-            return table, all_vectors(index)
-        except Locked:
-            warn("the index is in use (`lookalike serve`?), so near duplicates are found without its embeddings.")
-            return table, None
+        return table, all_vectors(index)
 
 
 def group_json(group: Group) -> dict[str, Any]:

@@ -195,17 +195,6 @@ class Hits:
             "hits": [hit.to_json() for hit in self.hits],
         }
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Hits:
-        """Read what ``to_json`` returned."""
-        fields = ("id", "score", "probability", "closer_than", "identical", "copies")
-        hits = [Hit(payload=line["columns"], **{field: line[field] for field in fields}) for line in document["hits"]]
-        for hit, line in zip(hits, document["hits"], strict=True):
-            if hit.probability is not None:
-                hit.low, hit.high = line["low"], line["high"]
-        facts = {field: document[field] for field in ("query", "images", "milliseconds", "filters")}
-        return cls(hits=hits, note=document["verdict"]["note"], **facts)
-
     def __str__(self) -> str:
         lines = [self.verdict, *([self.detail] if self.detail else [])]
         width = min(max((len(hit.path) for hit in self.shown), default=0), 60)

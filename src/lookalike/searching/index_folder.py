@@ -1,4 +1,4 @@
-"""``Index``: a folder with a manifest and, for each generation, a model, a store, a table and a calibration.
+"""``Index``: a folder with a database and, for each generation, a model, a table and the files of its store.
 
 This module reads; an index is written by :mod:`lookalike.searching.writer`, which is not imported here.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 import threading
 from collections.abc import Iterable
 from functools import cached_property
@@ -16,18 +15,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from lookalike.core.database import FILE, write_document
 from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.files import MAX_BYTES
-from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
 from lookalike.searching import score_calibration
+from lookalike.searching.filters import Filters, parse
 from lookalike.searching.locate import find_index, index_for
 from lookalike.searching.manifest import Generation, Manifest, ModelInfo
 from lookalike.searching.payload import open_image
 from lookalike.searching.score_calibration import Scores
-from lookalike.store import Record, Store, remove_store, store_class
+from lookalike.store import Damaged, Neighbors, Record, Store, remove_store, store_class
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -50,7 +50,7 @@ class Index:
         device: Device to run the model on.
 
     Example:
-        >>> done = la.index(folder="photos", store="exact", progress=False)  # doctest: +SKIP
+        >>> done = la.index(folder="photos", progress=False)  # doctest: +SKIP
         >>> with la.Index.open("photos") as index:  # doctest: +SKIP
         ...     print(index.store.count(), index.columns)
         24 ['label', 'path']
@@ -64,7 +64,6 @@ class Index:
         self._store: Store | None = None
         self._embedder: Embedder | None = None
         self._scores: Scores | None = None
-        self._lent = False  # another index closes the store
 
     @classmethod
     def open(
@@ -123,19 +122,23 @@ class Index:
         """The vectors and payloads."""
         with self._guard:
             if self._store is None:
-                self._store = self._check_count(open_store(self.path, self.generation))
+                try:
+                    self._store = self._check_count(open_store(self.path, self.generation))
+                except Damaged as error:
+                    raise LookalikeError(f"{error} {self._update_command} repairs it.") from error
             return self._store
 
-    def _check_count(self, store: Store, *, close: bool = True) -> Store:
-        """Raise if rows are missing."""
-        count, expected = store.count(), self.generation.images
-        if self.generation.complete and count != expected:
-            if close:
+    def _check_count(self, store: Store) -> Store:
+        """Raise if rows are missing; a writer may have changed the count meanwhile."""
+        if store.count() != self.generation.images and self.generation.complete:
+            current = manifests.read(self.path).generation(self.generation.number)
+            if current.complete and store.count() != current.images:
+                count = store.count()
                 store.close()
-            raise LookalikeError(
-                f"The index `{self.name}` is damaged: it holds {count:,} of {expected:,} images. "
-                f"{self._update_command} repairs it."
-            )
+                raise LookalikeError(
+                    f"The index `{self.name}` is damaged: it holds {count:,} of {current.images:,} images. "
+                    f"{self._update_command} repairs it."
+                )
         return store
 
     @property
@@ -236,34 +239,44 @@ class Index:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         return [(name, reason) for name, _, reason in (line.partition("\t") for line in lines)]
 
-    def reopen(self) -> Index:
-        """Return the index in its current state, opened beside this one; a model that stayed the same is shared.
+    def query_many(
+        self, vectors: np.ndarray, k: int = 10, *, filters: Filters = None, exact: bool = False
+    ) -> Neighbors:
+        """Find the nearest images of many vectors; ``store.records`` gives their ids and payloads.
 
-        A store that cannot be opened twice is handed over: closing this index then leaves it open.
+        Args:
+            vectors: Vectors by the index's model.
+            k: Number of neighbors.
+            filters: Conditions that they must meet, as for :func:`lookalike.search`.
+            exact: Compare with every vector instead of searching the store's graph.
+
+        Returns:
+            Row numbers and cosines.
+
+        Shape:
+            - vectors: ``(Q, D)``; output: ``(Q, k)`` each.
+
+        Example:
+            >>> near = index.query_many(vectors, k=5)  # doctest: +SKIP
+            >>> [record.payload["path"] for record in index.store.records(near.rows[0])]  # doctest: +SKIP
         """
-        new = Index(self.path, device=self.device)
-        same = new.generation.number == self.generation.number
-        with self._guard:
-            if same:
-                new._embedder = self._embedder
-            try:
-                new._store = new._check_count(open_store(self.path, new.generation))
-            except Locked:
-                if not same or self._store is None:
-                    raise
-                new._store, self._lent = new._check_count(self._store, close=False), True
-        return new
+        where = parse(filters, self.columns)
+        self.check_columns(condition.column for condition in where)
+        return self.store.search(vectors, k, where=where, exact=exact)
 
-    def reclaim_store(self, new: Index) -> None:
-        """Take back the store that ``reopen`` handed over, so that this index closes it."""
+    def reopen(self) -> Index:
+        """Return the index in its current state, opened beside this one; a model that stayed the same is shared."""
+        new = Index(self.path, device=self.device)
         with self._guard:
-            if new._store is self._store:
-                self._lent, new._lent = False, True
+            if new.generation.number == self.generation.number:
+                new._embedder = self._embedder
+        new.store  # noqa: B018 (fail now if it cannot be opened)
+        return new
 
     def close(self) -> None:
         """Close the store."""
         with self._guard:
-            if self._store is not None and not self._lent:
+            if self._store is not None:
                 self._store.close()
             self._store = None
 
@@ -273,15 +286,11 @@ def generation_folder(path: Path, number: int) -> Path:
     return path / "generations" / str(number)
 
 
-def store_folder(path: Path, number: int) -> Path:
-    """Return the folder of a generation's store, or of the address of its server."""
-    return generation_folder(path, number) / "store"
-
-
 def remove_generation(path: Path, number: int) -> None:
     """Delete a generation, including its vectors on a server."""
-    remove_store(store_folder(path, number))
-    shutil.rmtree(generation_folder(path, number), ignore_errors=True)
+    remove_store(generation_folder(path, number))
+    if (path / FILE).exists():
+        write_document(path, score_calibration.document_name(number), None)
 
 
 def remove_generations(path: Path) -> None:
@@ -302,14 +311,9 @@ def open_store(path: Path, generation: Generation, *, write: bool = False) -> St
         The store.
 
     Raises:
-        Locked: If another process has it open and it can be opened only once.
+        Locked: If it is opened for writing and another process writes to it.
     """
-    try:
-        return store_class(generation.store).open(str(store_folder(path, generation.number)), write=write)
-    except Locked as error:
-        raise Locked(
-            f"Another process has the index `{path.name}` open (`lookalike serve`?): wait for it to end, or stop it."
-        ) from error
+    return store_class(generation.store).open(str(generation_folder(path, generation.number)), write=write)
 
 
 def load_model(name: str | os.PathLike[str], device: str = "auto") -> Embedder:

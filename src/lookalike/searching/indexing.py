@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lookalike.core import folders
+from lookalike.core.database import FILE
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.core.progress import warn
+from lookalike.searching import manifest as manifests
 from lookalike.searching.filters import meets, parse
 from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.folder_watcher import watch as watch_folder
@@ -33,7 +35,6 @@ from lookalike.searching.writer import open_writer
 if TYPE_CHECKING:
     from lookalike.data import Table
     from lookalike.models import Embedder
-    from lookalike.store import Store
 
 __all__ = ["IndexResult", "index"]
 
@@ -63,7 +64,7 @@ def index(
         model: A run, a model folder or a model name. Without it an index keeps its model, and a new one takes
             EfficientNet-Lite0. In Python also an Embedder.
         index: Name or folder of the index (default: the one made of the folder before, or a new one).
-        store: Vector store: qdrant, exact, or milvus://HOST:19530.
+        store: Vector store: local, or milvus://HOST:19530.
         layout: Layout of the folder; auto detects it.
         split: Only index this split.
         calibrate: Calibrate scores to probabilities on labeled images.
@@ -130,7 +131,6 @@ def update_index(
     dry_run: bool = False,
     progress: bool = True,
     live: bool = True,
-    opened: Store | None = None,
 ) -> IndexResult:
     """Make or update the index of a folder at a given path.
 
@@ -147,7 +147,6 @@ def update_index(
         dry_run: See :func:`index`.
         progress: See :func:`index`.
         live: Make the generation the live one when it is complete.
-        opened: The store of a service in this process, used if it cannot be opened twice.
 
     Returns:
         The result of the run.
@@ -159,11 +158,12 @@ def update_index(
     if not len(table):
         raise LookalikeError(f"`{source}` contains no images.")
     with hold(path / ".lock", f"The index `{path.name}`"):
+        if not is_index(path) and manifests.is_prerelease(path) and not dry_run:
+            for entry in [entry for entry in path.iterdir() if entry.name != ".lock"]:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
         keep = existed = is_index(path)  # a run that fails before an image is stored leaves no folder behind
         try:
-            with open_writer(
-                path, source, model, store, explicit=explicit, device=device, dry_run=dry_run, opened=opened
-            ) as writer:
+            with open_writer(path, source, model, store, explicit=explicit, device=device, dry_run=dry_run) as writer:
                 try:
                     table = _with_unreadable_folders(table, writer.folder / TABLE)
                     table = _without_removed(table, writer.manifest.without)
@@ -199,12 +199,18 @@ def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
     path = index_for(source) if index is None else index_path(index)
     if path.exists() and not path.is_dir():
         raise LookalikeError(f"`{path}` is a file; an index is a folder.")
-    if path.is_dir() and not is_index(path) and {p.name for p in path.iterdir()} - {".lock", "generations"}:
+    if path.is_dir() and not is_index(path) and not _is_leftover(path):
         raise LookalikeError(f"`{path}` is neither an index nor empty: choose another --index.")
     if source.is_dir() and path.resolve().is_relative_to(source):
         raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
     folders.refuse_network_drive(path, "an index")
     return path
+
+
+def _is_leftover(path: Path) -> bool:
+    """Whether a folder holds only what an interrupted first run or a pre-release left; it is overwritten."""
+    known = {".lock", "generations", FILE, f"{FILE}-wal", f"{FILE}-shm"}
+    return manifests.is_prerelease(path) or not {p.name for p in path.iterdir()} - known
 
 
 def _without_removed(table: Table, rules: Sequence[Sequence[str]]) -> Table:

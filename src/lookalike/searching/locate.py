@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lookalike.core import folders
+from lookalike.core.database import FILE, read_document
 from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
@@ -55,7 +56,10 @@ def path_key(path: Path) -> str:
 
 def is_index(path: Path) -> bool:
     """Return whether a folder is an index."""
-    return (path / manifests.NAME).is_file()
+    try:
+        return (path / FILE).is_file() and read_document(path, manifests.NAME) is not None
+    except LookalikeError:  # damaged: reported when it is opened
+        return True
 
 
 def indexes() -> list[Path]:
@@ -69,7 +73,13 @@ def indexes() -> list[Path]:
         [PosixPath('/home/ada/.local/share/lookalike/indexes/photos-1f0c2a')]
     """
     paths = [path for path in folders.indexes().iterdir() if is_index(path)]
-    return sorted(paths, key=lambda path: (path / manifests.NAME).stat().st_mtime, reverse=True)
+    return sorted(paths, key=_updated, reverse=True)
+
+
+def _updated(path: Path) -> float:
+    """When an index was last written to; its log holds what was not yet copied to the database."""
+    files = [path / FILE, *(log for log in path.glob(f"{FILE}-wal") if log.stat().st_size)]
+    return max(file.stat().st_mtime for file in files)
 
 
 def find_index(where: str | os.PathLike[str] | None) -> Path:
@@ -93,6 +103,8 @@ def find_index(where: str | os.PathLike[str] | None) -> Path:
     for candidate in (path, folders.indexes() / where if is_name(where) else path):
         if is_index(candidate):
             return candidate
+        if manifests.is_prerelease(candidate):
+            manifests.read(candidate)
     if Run.is_run(path):
         for candidate in (path / "index", path.with_name(f"{path.name}-index")):
             if is_index(candidate):

@@ -1,4 +1,4 @@
-"""The manifest ``index.json``: the generations of an index, and which one is live."""
+"""The manifest of an index: its generations, and which one is live; a document in the index's database."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 
 import pydantic
 
+from lookalike.core.database import read_document, write_document
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import check_format, read_json, stamp, write_json
+from lookalike.core.files import check_format, stamp
 
-NAME = "index.json"
+NAME = "manifest"
 
 
 class ModelInfo(pydantic.BaseModel):
@@ -111,19 +112,28 @@ class Manifest(pydantic.BaseModel):
 
     def write(self, folder: Path) -> None:
         """Write the manifest of an index."""
-        write_json(folder / NAME, stamp("index", self.model_dump(mode="json")), private=True)
+        write_document(folder, NAME, stamp("index", self.model_dump(mode="json")))
 
 
 def read(folder: Path) -> Manifest:
     """Read the manifest of an index."""
-    mend = "Delete that folder and make the index again."
-    document = check_format("index", read_json(folder / NAME, "index", mend=mend), folder)
+    document = read_document(folder, NAME)
+    if document is None:
+        if is_prerelease(folder):
+            raise LookalikeError(f"The index `{folder}` was made by a pre-release; run `lookalike index` again.")
+        raise LookalikeError(f"There is no index at `{folder}`.")
+    document = check_format("index", document, folder)
     try:
         return Manifest.model_validate({k: v for k, v in document.items() if k not in ("format", "kind")})
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise LookalikeError(f"The index `{folder}` is damaged: `{where}` in its {NAME} is missing or wrong.") from None
+
+
+def is_prerelease(folder: Path) -> bool:
+    """Return whether a folder holds an index of a version before the first release, which cannot be read."""
+    return (folder / "index.json").is_file()
 
 
 def now() -> str:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +15,17 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
-from lookalike.core.locks import Locked
 from lookalike.core.progress import warn
 from lookalike.searching.filters import describe, parse
 from lookalike.searching.hits import TEXT_NOTE, UNLIKE_NOTE, Hit, Hits
 from lookalike.searching.index_folder import Index
-from lookalike.searching.remote import RemoteIndex
-from lookalike.store import Condition
+from lookalike.store import Condition, direction
 
 if TYPE_CHECKING:
     from lookalike.store import Hit as StoreHit
 
 MAX_HITS = 1000
+BATCH = 64  # images of a folder that are searched by together
 NEIGHBORS = 52  # further hits that are fetched to measure the query's neighborhood (calibration uses the 50th)
 EXTRA_HITS = 8  # further hits without a calibration: some may be copies of others
 SEVERAL_MARGIN = 0.05  # widens the interval on each side for several examples, on which calibration was not checked
@@ -86,32 +85,28 @@ class Query:
         """Number of examples, positive and negative."""
         return len(self.positive) + (0 if self.negative is None else len(self.negative))
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the body of ``POST /api/v1/nearest``."""
-        return {
-            "positive": self.positive.tolist(),
-            "negative": [] if self.negative is None else self.negative.tolist(),
-            "k": self.k,
-            "where": [asdict(condition) for condition in self.where],
-            "identical": sorted(self.identical),
-            "exact": self.exact,
-            "is_text": self.is_text,
-        }
-
-    def run(self, index: Index, *, start: float | None = None, show_all: bool = False) -> Hits:
+    def run(
+        self,
+        index: Index,
+        *,
+        start: float | None = None,
+        show_all: bool = False,
+        first: Sequence[StoreHit] | None = None,
+    ) -> Hits:
         """Search an index.
 
         Args:
             index: The index.
             start: When the request came in (``time.monotonic()``), for the time that is shown.
             show_all: Whether to print weak hits too.
+            first: The nearest rows, :meth:`fetched` of them, if they are known already.
 
         Returns:
             The hits with their probabilities and a verdict.
         """
         start = time.monotonic() if start is None else start
         excluded = [Condition("content_id", tuple(self.exclude), negate=True)] if self.exclude else []
-        hits = self._nearest(index, self.k, [*self.where, *excluded])
+        hits = self._nearest(index, self.k, [*self.where, *excluded], first)
         # The neighborhood is that of the whole index: a filter must not make the remaining images look near.
         neighborhood = self._nearest(index, 1, excluded) if self.where else hits
         for hit in (*hits, *neighborhood):
@@ -127,15 +122,23 @@ class Query:
             show_all=show_all,
         )
 
-    def _nearest(self, index: Index, k: int, where: Sequence[Condition]) -> list[Hit]:
+    @staticmethod
+    def fetched(index: Index, k: int) -> int:
+        """Return how many rows are fetched for k hits: copies are folded, and calibration needs the neighborhood."""
+        return k + (EXTRA_HITS if index.scores.calibration is None else NEIGHBORS)
+
+    def _nearest(
+        self, index: Index, k: int, where: Sequence[Condition], rows: Sequence[StoreHit] | None = None
+    ) -> list[Hit]:
         """At least the k best images, with files of equal pixels folded into the first of them."""
-        limit = k + (EXTRA_HITS if index.scores.calibration is None else NEIGHBORS)
+        limit = self.fetched(index, k)
         while True:
-            rows = index.store.query(self.positive, limit, negative=self.negative, where=where, exact=self.exact)
+            if rows is None:
+                rows = index.store.query(self.positive, limit, negative=self.negative, where=where, exact=self.exact)
             hits = _fold_copies(rows)
             if len(hits) >= k or len(rows) < limit:
                 return hits
-            limit *= 3
+            limit, rows = 3 * limit, None
 
     def _add_probabilities(self, index: Index, hits: list[Hit], neighborhood: list[Hit]) -> str:
         """Set the probabilities of hits where the index is calibrated; returns a caveat if they are only rough."""
@@ -199,8 +202,8 @@ def search(
         text: A text to search by (open_clip models).
         index: An index, a run or an image folder (default: the index updated last).
         k: Number of hits.
-        filters: Conditions such as label=gull, path=sea/* or domain!=sketch (repeatable). In Python also a mapping
-            of columns to values.
+        filters: Conditions such as label=gull, path=sea/*, domain!=sketch, width>=1000 or taken=2024-06..2024-08
+            (repeatable). In Python also a mapping of columns to values.
         all: Show weak hits too.
         more: Further images to look like (repeatable).
         less: Images to look unlike (repeatable).
@@ -228,7 +231,8 @@ def search(
         opened.check_columns(condition.column for condition in where)
         if (query is None) == (text is None):
             raise LookalikeError("Give either an image or a text (`--text`) to search by.")
-        builder = _QueryBuilder(opened, k, where, more, less, exact, all, _remote_index(opened))
+        opened.store  # noqa: B018 (errors come before the query is embedded)
+        builder = _QueryBuilder(opened, k, where, more, less, exact, all)
         if text is not None:
             if box is not None:
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
@@ -253,7 +257,7 @@ def search(
 
 @dataclass(frozen=True)
 class _QueryBuilder:
-    """Embed images or a text, make a `Query` of them, and run it here or on the service that has the index open."""
+    """Embed images or a text, make a `Query` of them, and run it."""
 
     index: Index
     k: int
@@ -262,7 +266,6 @@ class _QueryBuilder:
     less: Sequence[Any]
     exact: bool
     show_all: bool
-    remote: RemoteIndex | None
 
     def search_text(self, text: str) -> Hits:
         start = time.monotonic()
@@ -276,48 +279,53 @@ class _QueryBuilder:
         return self._run(vectors, start, name=name or "image", identical=identical)
 
     def search_files(self, files: Sequence[Path]) -> list[Hits]:
-        """One answer per readable image; unreadable ones are reported at the end."""
+        """One answer per readable image, searched in batches; unreadable ones are reported at the end."""
         from lookalike.data import UnreadableImage
 
-        self._embed([*self.more, *self.less])  # an unreadable example would spoil every answer: fail now
+        more, less = self._embed(self.more), self._embed(self.less)  # an unreadable example would spoil every answer
         answers: list[Hits] = []
         failures: list[UnreadableImage] = []
-        for file in files:
-            try:
-                answers.append(self.search_image(file))
-            except UnreadableImage as error:
-                failures.append(error)
+        for at in range(0, len(files), BATCH):
+            start, part, images = time.monotonic(), [], []
+            for file in files[at : at + BATCH]:
+                try:
+                    images.append(_read(file))
+                    part.append(file)
+                except UnreadableImage as error:
+                    failures.append(error)
+            vectors, failed = self.index.embedder.encode(images, on_error="skip")
+            failures += [UnreadableImage(failure.reason, str(part[failure.index])) for failure in failed]
+            unreadable = {failure.index for failure in failed}
+            readable = [i for i in range(len(part)) if i not in unreadable]
+            queries = [
+                Query(np.concatenate([vector[None], more]), less, self.k, self.where, str(part[i]),
+                      identical={hash_bytes(images[i])}, exact=self.exact)
+                for i, vector in zip(readable, np.asarray(vectors), strict=True)
+            ]  # fmt: skip
+            if queries:
+                directions = np.stack([direction(query.positive, query.negative) for query in queries])
+                limit = Query.fetched(self.index, self.k)
+                rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
+                answers += [
+                    query.run(self.index, start=start, show_all=self.show_all, first=first)
+                    for query, first in zip(queries, rows, strict=True)
+                ]
         if not answers:
             raise failures[0]
         if failures:
-            first = " ".join(str(error) for error in failures[:3]) + (" …" if len(failures) > 3 else "")
-            warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first}")
+            first_ = " ".join(str(error) for error in failures[:3]) + (" …" if len(failures) > 3 else "")
+            warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first_}")
         return answers
 
     def _run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
         positive = np.concatenate([vectors, self._embed(self.more)])
         query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
-        if self.remote is None:
-            return query.run(self.index, start=start, show_all=self.show_all)
-        hits = Hits.from_json(self.remote.search(query.to_json()))
-        return replace(hits, query=query.name, index=str(self.index.path), show_all=self.show_all)
+        return query.run(self.index, start=start, show_all=self.show_all)
 
     def _embed(self, images: Sequence[Any]) -> np.ndarray:
         if not images:
             return np.empty((0, self.index.generation.dim), np.float32)
         return embed_images(self.index, [_read(image) for image in images], None, [_name_of(i) for i in images])
-
-
-def _remote_index(index: Index) -> RemoteIndex | None:
-    """The service that has the store open, if there is one; any other process that has it open is an error."""
-    try:
-        index.store  # noqa: B018 (open it now, so that errors come before the query is embedded)
-    except Locked:
-        remote = RemoteIndex.of(index)
-        if remote is None:
-            raise
-        return remote
-    return None
 
 
 def _name_of(image: Any) -> str:

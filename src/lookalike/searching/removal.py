@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
+from lookalike.core.database import FILE
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json
-from lookalike.core.locks import Locked, hold
+from lookalike.core.locks import hold
 from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
 from lookalike.searching.filters import Filters, parse, to_rule
@@ -97,7 +98,10 @@ def _delete_rows(
         manifest = manifests.read(index.path)
         generations = manifest.generations if every else [manifest.generation()]
         # All are opened before one is changed: if a store is in use or unreachable, none is changed.
-        stores = [_open_for_writing(index, generation, stack) for generation in generations]
+        stores = [
+            stack.enter_context(contextlib.closing(open_store(index.path, generation, write=True)))
+            for generation in generations
+        ]
         if rule:
             manifest.without = [*(old for old in manifest.without if old != rule), list(rule)]
         for generation, store in zip(generations, stores, strict=True):
@@ -117,18 +121,6 @@ def _delete_rows(
             if generation.number == manifest.live:
                 removed = len(names)
     return removed
-
-
-def _open_for_writing(index: Index, generation: Generation, stack: contextlib.ExitStack) -> Store:
-    """The store of a generation; the one that is open already if it cannot be opened twice."""
-    try:
-        store = open_store(index.path, generation, write=True)
-    except Locked:
-        if generation.number != index.generation.number:
-            raise
-        return index.store
-    stack.callback(store.close)
-    return store
 
 
 @dataclass
@@ -203,7 +195,7 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
         for folder in (uploads, folders.cache("thumbs") / path_key(path)):
             shutil.rmtree(folder, ignore_errors=True)
-        (path / manifests.NAME).unlink()  # from here on it is not an index
+        (path / FILE).unlink()  # from here on it is not an index
     shutil.rmtree(path)
     return result
 

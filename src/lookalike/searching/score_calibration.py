@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core.files import read_json, write_json
+from lookalike.core.database import read_document, write_document
 from lookalike.core.progress import Progress, say
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation import training_overlap
@@ -17,7 +17,6 @@ from lookalike.store import Store
 if TYPE_CHECKING:
     from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
-FILE = "calibration.json"
 # Enough for narrow intervals; of a larger index a sample is used, which makes neighborhoods a little sparser.
 QUERIES, GALLERY = 2_000, 20_000
 
@@ -74,7 +73,7 @@ def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
         "queries": len(queries),
         "gallery": len(vectors),
     }
-    write_json(folder / FILE, document, private=True)
+    write_document(folder.parents[1], document_name(int(folder.name)), document)
     if why:
         say(f"No probabilities: {why}.", verbose=True)
     return scores
@@ -84,10 +83,9 @@ def read(folder: Path) -> Scores:
     """Read the calibration of a generation."""
     from lookalike.evaluation.calibration import Calibration, RandomPairScores
 
-    path = folder / FILE
-    if not path.exists():
+    document: dict[str, Any] | None = read_document(folder.parents[1], document_name(int(folder.name)))
+    if document is None:
         return Scores(None, None, "this index has not been calibrated")
-    document: dict[str, Any] = read_json(path, "calibration", mend="`lookalike index` makes it again.")
     calibration, background = document.get("calibration"), document.get("background")
     return Scores(
         Calibration.from_json(calibration) if calibration else None,
@@ -95,6 +93,11 @@ def read(folder: Path) -> Scores:
         document.get("why", ""),
         document.get("note", ""),
     )
+
+
+def document_name(number: int) -> str:
+    """Return the name of a generation's calibration in the database of the index."""
+    return f"calibration/{number}"
 
 
 def _queries(labels: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -14,7 +14,6 @@ import numpy as np
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import write_json
-from lookalike.core.locks import Locked
 from lookalike.core.progress import say
 from lookalike.evaluation import training_overlap
 from lookalike.searching import manifest as manifests
@@ -25,7 +24,6 @@ from lookalike.searching.index_folder import (
     model_name,
     open_store,
     remove_generation,
-    store_folder,
     wrong_model,
 )
 from lookalike.searching.ingest import StoredRow
@@ -37,7 +35,7 @@ from lookalike.store import Record, Store, create_store, store_name
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
-DEFAULT_STORE = "qdrant"
+DEFAULT_STORE = "local"
 
 
 class Writer:
@@ -129,7 +127,6 @@ def open_writer(
     explicit: bool,
     device: str = "auto",
     dry_run: bool = False,
-    opened: Store | None = None,
 ) -> Iterator[Writer]:
     """Open the generation of a model for writing: the one it made before, or a new one.
 
@@ -143,7 +140,6 @@ def open_writer(
         explicit: Whether the user named this index; another model's vectors are refused then.
         device: Device to load the model on.
         dry_run: Create nothing.
-        opened: The generation's store, if this process has it open already.
 
     Yields:
         The writer.
@@ -181,17 +177,8 @@ def open_writer(
             f"The index `{manifest.name}` keeps its vectors in the store `{generation.store}`, not in `{store}`: "
             "leave out --store, or choose another --index."
         )
-    try:
-        own = open_store(path, generation, write=True)
-    except Locked:
-        if opened is None or generation.number != manifest.live:
-            raise
-        yield Writer(path, manifest, generation, opened, loaded, device)
-        return
-    try:
+    with contextlib.closing(open_store(path, generation, write=True)) as own:
         yield Writer(path, manifest, generation, own, loaded, device)
-    finally:
-        own.close()
 
 
 def _manifest(path: Path, source: Path) -> Manifest:
@@ -231,7 +218,7 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     folder = generation_folder(path, generation.number)
     remove_generation(path, generation.number)  # left by a kill before the manifest was written
     embedder.save_pretrained(folder / "model")
-    create_store(generation.store, store_folder(path, generation.number), generation.dim).close()
+    create_store(generation.store, generation_folder(path, generation.number), generation.dim).close()
     manifest.generations.append(generation)
     if len(manifest.generations) == 1:
         manifest.live = generation.number

@@ -29,7 +29,7 @@ SCHEMA = (
 PUBLIC_PATHS = ("/static/", "/health", "/api/v1/session")
 SCREENS = ("/", "/reports", "/map", "/duplicates", "/runs", "/settings", "/api")
 SCREEN_PREFIXES = ("/duplicates/", "/runs/")  # screens with addresses below them
-QUERY_PATHS = ("/api/v1/search", "/api/v1/nearest")
+QUERY_PATHS = ("/api/v1/search",)
 
 
 @dataclass

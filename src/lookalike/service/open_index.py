@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.locks import Locked
 from lookalike.searching import Index, image_map
 from lookalike.searching import manifest as manifests
 from lookalike.searching.locate import path_key
@@ -245,15 +244,11 @@ class IndexFollower:
                 return False
             if target.number == now.number and not target.complete:
                 return False  # it is being written; rows stored so far are found already
-            try:
-                new = index.reopen()
-            except Locked:
-                return False  # its writer has not closed it yet
+            new = index.reopen()
             live = OpenIndex(new, self.service.keep_days, self.service.live.shown_map)
             try:
                 live.warm()
-            except BaseException:  # keep nothing of it, else its store could not be opened again
-                index.reclaim_store(new)
+            except BaseException:
                 live.close()
                 raise
             self.service.switcher.change(live)

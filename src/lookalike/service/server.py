@@ -18,7 +18,6 @@ from lookalike.core.progress import level, say, warn
 from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
 from lookalike.searching.folder_watcher import EVERY
-from lookalike.searching.remote import announce
 
 REMOTE_RATE = 50.0  # default requests per second of a client on another machine
 
@@ -117,8 +116,7 @@ def serve(
     sys.setswitchinterval(0.0005)
     server = Server(app, proxy=proxy)
     try:
-        with announce(opened.path, host, listener.getsockname()[1], service.keys.local_key):
-            server.run(sockets=[listener])
+        server.run(sockets=[listener])
     finally:
         listener.close()
     if server.exit_signal == signal.SIGINT:

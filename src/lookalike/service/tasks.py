@@ -159,7 +159,7 @@ class Jobs:
 
 def _options(index: Index) -> dict[str, Any]:
     layout, split = index.manifest.layout, index.manifest.split
-    return {"layout": layout, "split": split, "opened": index.store, "device": index.device, "progress": False}
+    return {"layout": layout, "split": split, "device": index.device, "progress": False}
 
 
 def update(job: Job, service: Service) -> dict[str, Any]:

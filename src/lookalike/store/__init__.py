@@ -1,13 +1,15 @@
-"""Vector stores: the ``Store`` protocol, exact search, Qdrant Edge and Milvus."""
+"""Vector stores: the ``Store`` protocol, the local store (SQLite and mapped vectors) and Milvus."""
 
 from __future__ import annotations
 
-from lookalike.store.protocol import Condition, Hit, Record, Store, Value, Where, direction
+from lookalike.store.protocol import Condition, Damaged, Hit, Neighbors, Record, Store, Value, Where, direction
 from lookalike.store.registry import create_store, remove_store, row_bytes, store_class, store_name, stores
 
 __all__ = [
     "Condition",
+    "Damaged",
     "Hit",
+    "Neighbors",
     "Record",
     "Store",
     "Value",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,22 +20,34 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
-from lookalike.evaluation.neighbors import top_k_scores
-from lookalike.store import graph_width
-from lookalike.store.exact import nearest
+from lookalike.store.graph import MIN_RECALL, PROBES, WIDTHS
 from lookalike.store.milvus_client import Client, connected, parse_address
-from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, to_key
-from lookalike.store.protocol import Hit, Payload, Record, Vectors, Where, checked, direction, point_id, unit_rows
+from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
+from lookalike.store.protocol import (
+    Neighbors,
+    Payload,
+    Queries,
+    Record,
+    Rows,
+    Vectors,
+    Where,
+    checked,
+    point_id,
+    unit_rows,
+)
 from lookalike.store.registry import META
+from lookalike.store.scan import merge_neighbors, nearest
 
 PAGE = 16_384  # the most rows that a server returns at once
 BYTES = 16_000_000  # of vectors in one message; servers refuse 64 MB
 GRAPH_FROM = 1000  # rows; below, a server builds no graph and compares with all
 GROWTH = 0.1  # fraction of rows added or deleted after which the width is measured again
 DEFAULT_WIDTH = 128  # before the first measurement
+COMPARED = 20_000  # rows that a filter may leave to be fetched and compared here
+FILTERED = 4  # times as many candidates with a filter
 
 
-class MilvusStore:
+class MilvusStore(Queries):
     """A store on a Milvus server; see :class:`ServerStore`.
 
     Any number of processes may read; one writes at a time. Open it with :meth:`open` or :meth:`create_at`.
@@ -49,6 +62,9 @@ class MilvusStore:
     def __init__(self, place: str, client: Client, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
         self.place, self.dim = Path(place), int(meta["dim"])
         self._client, self._meta, self._held = client, meta, held
+        self._keys: list[str] = []  # of row numbers, in the order in which this process met them
+        self._numbers: dict[str, int] = {}
+        self._guard = threading.Lock()
         self._page = min(PAGE, max(1, BYTES // (4 * self.dim)))
 
     @classmethod
@@ -132,13 +148,26 @@ class MilvusStore:
         else:
             self._client.build()
             if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWTH * self._meta["measured"]:
-                width, recall = graph_width.measure_width(self, self._sample(graph_width.PROBES))
+                width, recall = self._measure_width()
                 self._record(ef=width, recall=recall, measured=rows)
         return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
 
-    def _sample(self, count: int) -> Vectors:
-        """Some stored vectors, by the order of keys, which are hashes: a random sample."""
-        return np.array([row[VECTOR] for row in next(self._pages((), [VECTOR], count))], dtype=np.float32)
+    def _measure_width(self) -> tuple[int, float]:
+        """The smallest width with a high enough recall@10, on queries halfway between a row and a near one."""
+        sample = next(self._pages((), [VECTOR], PROBES))  # by the order of keys, which are hashes: a random one
+        vectors = np.array([row[VECTOR] for row in sample], dtype=np.float32)
+        other = self.records(self.search(vectors, 6, exact=True).rows[:, -1], vectors=True)
+        queries = np.stack(
+            [row + o.vector for row, o in zip(vectors, other, strict=True) if o and o.vector is not None]
+        )
+        truth, recall = self.search(queries, 10, exact=True).rows, 0.0
+        for width in WIDTHS:
+            self.width = width
+            near = self.search(queries, 10).rows
+            recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, near, strict=True)]))
+            if recall >= MIN_RECALL:
+                break
+        return width, recall
 
     @property
     def width(self) -> int | None:
@@ -166,45 +195,51 @@ class MilvusStore:
             records.update({record.id: record for record in map(_record, rows)})
         return [records.get(name) for name in ids]
 
-    def query(
-        self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
-    ) -> list[Hit]:
-        return self.query_many(direction(positive, negative)[None], k, where=where, exact=exact)[0]
+    def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
+        """Return row numbers and scores of the k nearest rows; see :class:`Store`.
 
-    def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
-        rows = unit_rows(queries, self.dim)
-        if exact or k > PAGE:
-            return self._exact(rows, k, where)
-        width = max(self.width or DEFAULT_WIDTH, k)
-        hits: list[list[Hit]] = []
-        for part in _parts(list(rows), max(1, PAGE // k)):
+        The server's graph loses hits under filters: rows are compared here if a filter leaves few enough of them.
+        """
+        unit = unit_rows(queries, self.dim)
+        if exact or k > PAGE or (where and self.width and self.count(where) <= COMPARED):
+            return self._exact(unit, k, where)
+        width = max(self.width or DEFAULT_WIDTH, k) * (FILTERED if where else 1)
+        rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
+        for start in range(0, len(unit), max(1, PAGE // k)):
+            part = list(unit[start : start + max(1, PAGE // k)])
             answers = self._client.search(part, self._expression(where), k, width)
-            hits += [[_hit(row["entity"], row["distance"]) for row in answer] for answer in answers]
-        return hits
+            for line, hits in enumerate(answers, start):
+                rows[line, : len(hits)] = self._number([str(hit[KEY]) for hit in hits])
+                scores[line, : len(hits)] = np.clip([hit["distance"] for hit in hits], -1, 1)
+        return Neighbors(rows, scores)
 
-    def _exact(self, queries: Vectors, k: int, where: Where) -> list[list[Hit]]:
+    def _number(self, keys: list[str]) -> list[int]:
+        """Row numbers of keys, given when this process first meets them."""
+        with self._guard:
+            for key in keys:
+                if key not in self._numbers:
+                    self._numbers[key] = len(self._keys)
+                    self._keys.append(key)
+            return [self._numbers[key] for key in keys]
+
+    def _exact(self, queries: Vectors, k: int, where: Where) -> Neighbors:
         """Fetch every vector and compare it here: the server itself would use its graph."""
-        keys: list[str] = []
-        best = np.empty((len(queries), 0), dtype=np.int64)
-        scores = np.empty((len(queries), 0), dtype=np.float32)
+        best = [(np.full((len(queries), k), -1, np.int64), np.full((len(queries), k), -np.inf, np.float32))]
         for page in self._pages(where, [VECTOR], self._page):
-            start = len(keys)
-            keys += [row[KEY] for row in page]
-            matrix = np.array([row[VECTOR] for row in page], dtype=np.float32)
-            new, places = nearest(queries, matrix, np.arange(len(page)), k)
-            scores, best = np.concatenate([scores, new], axis=1), np.concatenate([best, places + start], axis=1)
-            scores, order = top_k_scores(scores, k)
-            best = np.take_along_axis(best, order, 1)
-        needed = sorted({keys[place] for place in best.flat})
-        rows_by_key: dict[str, Any] = {}
-        for part in _parts(needed, 1000):
-            rows_by_key.update(
-                {row[KEY]: row for row in self._client.query(f"{KEY} in {list_literal(part)}", ["$meta"], PAGE)}
-            )
-        return [
-            [_hit(rows_by_key[keys[i]], score) for i, score in zip(line, near, strict=True) if keys[i] in rows_by_key]
-            for line, near in zip(best, scores, strict=True)
-        ]
+            numbers = np.array(self._number([row[KEY] for row in page]), np.int64)
+            places, scores = nearest(queries, np.array([row[VECTOR] for row in page], np.float32), k)
+            best = [merge_neighbors([*best, (numbers[places], scores)], k)]
+        return Neighbors(*best[0])
+
+    def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
+        """Return rows by number, ``None`` for those that are gone."""
+        fields = ["$meta", *([VECTOR] * vectors)]
+        keys = [self._keys[row] for row in rows.tolist()]
+        by_key: dict[str, Record] = {}
+        for part in _parts(keys, min(self._page, 1000)):
+            found = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
+            by_key.update({row[KEY]: _record(row) for row in found})
+        return [by_key.get(key) for key in keys]
 
     def _expression(self, where: Where) -> str:
         return filter_expression(where, self._meta["lists"])
@@ -250,22 +285,21 @@ def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
 
 
 def _to_keys(payload: Payload) -> dict[str, Any]:
-    return {to_key(name): value for name, value in payload.items() if value is not None}
+    fields: dict[str, Any] = {to_key(name): value for name, value in payload.items() if value is not None}
+    for name, value in payload.items():
+        if not name.startswith("_"):
+            fields |= range_fields(name, value)
+    return fields
 
 
 def _payload(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    payload = {from_key(key): v for key, v in row.items() if key not in (KEY, VECTOR) and v is not None}
+    payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
     return payload.pop("_id"), payload
 
 
 def _record(row: dict[str, Any]) -> Record:
     name, payload = _payload(row)
     return Record(name, payload, np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None)
-
-
-def _hit(row: dict[str, Any], score: float) -> Hit:
-    name, payload = _payload(row)
-    return Hit(name, min(max(float(score), -1.0), 1.0), payload)
 
 
 def _lock(place: str) -> contextlib.AbstractContextManager[None]:

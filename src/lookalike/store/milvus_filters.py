@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 
-from lookalike.store.protocol import Condition, Where
+from lookalike.store.protocol import Condition, Where, is_text, points_of, prefix_end
 
 KEY, VECTOR = "pk", "vector"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
@@ -34,6 +35,24 @@ def from_key(key: str) -> str:
     return name if kind == "c_" else bytes.fromhex(name).decode("utf-8", "surrogatepass")
 
 
+def range_fields(column: str, value: object) -> dict[str, float | list[float]]:
+    """Return the fields that ranges compare: the numbers and the dates (seconds) of a value, if it has any.
+
+    Example:
+        >>> range_fields("width", "1200")
+        {'n_number_width': 1200.0}
+    """
+    fields: dict[str, float | list[float]] = {}
+    for kind, point in points_of(value):
+        key = f"n_{kind}_{to_key(column)[2:]}"
+        if isinstance(value, list):
+            fields.setdefault(key, [])
+            fields[key].append(point)  # type: ignore[union-attr]
+        else:
+            fields[key] = point
+    return fields
+
+
 def filter_expression(where: Where, lists: Mapping[str, int]) -> str:
     """Return the Milvus filter expression of conditions.
 
@@ -59,7 +78,15 @@ def filter_expression(where: Where, lists: Mapping[str, int]) -> str:
 def _condition(condition: Condition, lists: Mapping[str, int]) -> str:
     field = f'$meta["{to_key(condition.column)}"]'
     longest = lists.get(condition.column, 0)
-    values = [value for value in condition.values if _is_text(value)]
+    if condition.is_range:
+        parts = []
+        for kind, (low, high) in condition.intervals().items():
+            name = f'$meta["n_{kind}_{to_key(condition.column)[2:]}"]'
+            bounds = [f">= {low!r}"] * math.isfinite(low) + [f"<= {high!r}"] * math.isfinite(high)
+            fields = [name, *(f"{name}[{place}]" for place in range(longest))]
+            parts += [f"(exists {f}) and " + " and ".join(f"{f} {bound}" for bound in bounds) for f in fields]
+        return " or ".join(f"({part})" for part in parts) or f'{KEY} == ""'
+    values = [value for value in condition.values if is_text(value)]
     if condition.prefix:
         fields = [field, *(f"{field}[{place}]" for place in range(longest))]
         parts = [f"(exists {f}) and {_starts(f, start)}" for f in fields for start in values]
@@ -76,20 +103,6 @@ def _starts(field: str, start: str) -> str:
     return f"{field} >= {literal(start)}" + (f" and {field} < {literal(end)}" if end else "")
 
 
-def prefix_end(start: str) -> str:
-    """Return the smallest text after all that begin with ``start``, by code points; empty if there is none.
-
-    Example:
-        >>> prefix_end("ab")
-        'ac'
-    """
-    start = start.rstrip(chr(0x10FFFF))
-    if not start:
-        return ""
-    following = ord(start[-1]) + 1
-    return start[:-1] + chr(0xE000 if following == 0xD800 else following)
-
-
 def literal(value: str) -> str:
     """Return a text as a Milvus literal: Milvus reads JSON's escapes, so nothing ends the literal early."""
     return json.dumps(value, ensure_ascii=False)
@@ -98,8 +111,3 @@ def literal(value: str) -> str:
 def list_literal(values: Sequence[str]) -> str:
     """Return texts as a Milvus list."""
     return f"[{', '.join(map(literal, values))}]"
-
-
-def _is_text(value: str) -> bool:
-    """Surrogates (bytes that are not UTF-8) are in no stored text and cannot be sent."""
-    return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)

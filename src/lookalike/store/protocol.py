@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
@@ -14,10 +16,11 @@ from numpy.typing import NDArray
 
 from lookalike.core.errors import LookalikeError
 
-# Texts (or lists of texts) can be filtered by and counted; numbers are only stored.
+# Texts (or lists of texts) can be filtered by and counted; numbers and dates, also as texts, can be filtered by ranges.
 Value = str | int | float | list[str] | None
 Payload = Mapping[str, Value]
 Vectors = NDArray[np.float32]
+Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -31,19 +34,110 @@ class Condition:
         values: The column must have one of these values.
         prefix: The column must start with one of the values instead.
         negate: Invert the condition.
+        low: Instead of values: the column must be at least this number or date.
+        high: Instead of values: the column must be at most this number or date; ``2024-08`` is all of August.
+        strict: Exclude the bounds themselves.
 
     Example:
-        >>> Condition("path", ("sea/",), prefix=True)
-        Condition(column='path', values=('sea/',), prefix=True, negate=False)
+        >>> Condition("path", ("sea/",), prefix=True).values
+        ('sea/',)
+        >>> Condition("width", low="1000").matches("1200"), Condition("taken", high="2024-08").matches("2024-08-31")
+        (True, True)
     """
 
     column: str
-    values: tuple[str, ...]
+    values: tuple[str, ...] = ()
     prefix: bool = False
     negate: bool = False
+    low: str = ""
+    high: str = ""
+    strict: bool = False
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the column is compared with bounds."""
+        return bool(self.low or self.high)
+
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Return the closed interval of a range for numbers and for dates (seconds), where the bounds are such."""
+        out = {}
+        for kind, read in (("number", _number_bounds), ("date", date_bounds)):
+            low, high = (read(text) if text else None for text in (self.low, self.high))
+            if (low is None) == (not self.low) and (high is None) == (not self.high):
+                start = -math.inf if low is None else math.nextafter(low[1], math.inf) if self.strict else low[0]
+                end = math.inf if high is None else math.nextafter(high[0], -math.inf) if self.strict else high[1]
+                out[kind] = (start, end)
+        return out
+
+    def matches(self, value: object) -> bool:
+        """Return whether a value (``None`` if the row has none) meets the condition, as a store would answer."""
+        if self.is_range:
+            intervals = self.intervals()
+            points = [point for point in points_of(value) if point[0] in intervals]
+            return any(intervals[kind][0] <= x <= intervals[kind][1] for kind, x in points) != self.negate
+        texts = value if isinstance(value, list) else [value] if isinstance(value, str) else []
+        return any(t.startswith(self.values) if self.prefix else t in self.values for t in texts) != self.negate
+
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_DATE = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d)([T ]\d\d:\d\d.*)?)?)?", re.ASCII)
+
+
+def _number_bounds(text: str) -> tuple[float, float] | None:
+    return (float(text), float(text)) if _NUMBER.fullmatch(text) else None
+
+
+def date_bounds(text: str) -> tuple[float, float] | None:
+    """Return the first and last moment of a date in seconds; dates without a zone count as UTC.
+
+    Args:
+        text: A year, a month, a day or a time in ISO 8601.
+
+    Returns:
+        Start and end, or ``None`` if it is no date.
+
+    Example:
+        >>> date_bounds("1970-01-02"), date_bounds("gull")
+        ((86400.0, 172799.999999), None)
+    """
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return None
+    year, month, day, time = match.groups()
+    try:
+        start = datetime.fromisoformat(text if time else f"{year}-{month or '01'}-{day or '01'}")
+        start = start if start.tzinfo else start.replace(tzinfo=UTC)
+        if time:
+            end = start
+        elif day:
+            end = start + timedelta(days=1, microseconds=-1)
+        else:
+            following = start.replace(year=start.year + 1) if not month else start + timedelta(days=32)
+            end = following.replace(day=1) - timedelta(microseconds=1)
+        return start.timestamp(), end.timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def points_of(value: object) -> list[tuple[str, float]]:
+    """Return what ranges compare of a value: ``("number", x)`` and ``("date", seconds)`` for each of its entries."""
+    points: list[tuple[str, float]] = []
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, (int, float)) and not isinstance(entry, bool):
+            points.append(("number", float(entry)))
+        elif isinstance(entry, str):
+            if _NUMBER.fullmatch(entry):
+                points.append(("number", float(entry)))
+            elif "-" in entry and (date := date_bounds(entry)):
+                points.append(("date", date[0]))
+    return points
 
 
 Where = Sequence[Condition]
+
+
+class Damaged(LookalikeError):
+    """Files of a store are damaged; opening it for writing drops the lost rows, so that they are made again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +163,19 @@ class Hit(NamedTuple):
     payload: dict[str, Any]
 
 
+class Neighbors(NamedTuple):
+    """Nearest rows of several queries, best first: row numbers (−1 where there are fewer than k) and cosines.
+
+    Row numbers hold while the store is open, see ``Store.records``.
+
+    Shape:
+        - rows, scores: ``(Q, k)``.
+    """
+
+    rows: Rows
+    scores: Vectors
+
+
 @runtime_checkable
 class Store(Protocol):
     """Unit vectors with text ids and payloads.
@@ -79,7 +186,9 @@ class Store(Protocol):
     - ``create(place, dim)``, ``open(place, write=False)``: make or open a store.
     - ``upsert(ids, vectors, payloads)``, ``delete(ids)``: write rows, replacing those with equal ids; delete rows.
     - ``get(ids, vectors=False)``: rows by id, ``None`` for missing ones.
-    - ``query(positive, k, negative=None, where=(), exact=False)``: the k nearest rows to examples, best first.
+    - ``search(queries, k, where=(), exact=False)``: row numbers and scores of the k nearest rows to each query.
+    - ``records(rows, vectors=False)``: rows by number, ``None`` for those that are gone.
+    - ``query(positive, k, negative=None, where=(), exact=False)``: the k nearest rows to examples, with payloads.
     - ``query_many(queries, k, where=(), exact=False)``: the same for many queries.
     - ``scan(where=(), vectors=False, batch=1000)``: all rows, in batches.
     - ``facets(column, where=(), limit=100)``: values of a column with counts, most frequent first.
@@ -89,7 +198,7 @@ class Store(Protocol):
 
     Example:
         >>> from lookalike.store import store_class
-        >>> isinstance(store_class("exact").create("vectors", 4), Store)
+        >>> isinstance(store_class("local").create("vectors", 4), Store)
         True
     """
 
@@ -102,6 +211,8 @@ class Store(Protocol):
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None: ...
     def delete(self, ids: Sequence[str]) -> None: ...
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]: ...
+    def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors: ...
+    def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]: ...
     def query(
         self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
     ) -> list[Hit]: ...
@@ -112,6 +223,34 @@ class Store(Protocol):
     def build(self) -> dict[str, Any]: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
+
+
+class Queries:
+    """``query`` and ``query_many`` of a store by its ``search`` and ``records``."""
+
+    dim: int
+    search: Callable[..., Neighbors]
+    records: Callable[..., list[Record | None]]
+
+    def query(
+        self, positive: Vectors, k: int, *, negative: Vectors | None = None, where: Where = (), exact: bool = False
+    ) -> list[Hit]:
+        """Return the k nearest rows to examples, best first; see :class:`Store`."""
+        return self.query_many(direction(positive, negative, dim=self.dim)[None], k, where=where, exact=exact)[0]
+
+    def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
+        """Return the k nearest rows to each query, best first; payloads are fetched together."""
+        near = self.search(queries, k, where=where, exact=exact)
+        rows = np.unique(near.rows[near.rows >= 0])
+        records = dict(zip(rows.tolist(), self.records(rows), strict=True))
+        return [
+            [
+                Hit(record.id, score, record.payload)
+                for row, score in zip(line, scores, strict=True)
+                if row >= 0 and (record := records[row]) is not None  # deleted a moment ago
+            ]
+            for line, scores in zip(near.rows.tolist(), near.scores.tolist(), strict=True)
+        ]
 
 
 @runtime_checkable
@@ -209,7 +348,7 @@ def checked(
 ) -> tuple[list[str], Vectors, list[Payload]]:
     """Validate rows before they are written, and normalize their vectors.
 
-    Stores differ in what they accept (Qdrant Edge takes NaN), so every store calls this first.
+    Stores differ in what they accept, so every store calls this first.
 
     Args:
         ids: Row ids, without duplicates.
@@ -234,3 +373,22 @@ def checked(
     if len(bad):
         raise LookalikeError(f"The vector of `{ids[int(bad[0])]}` is zero or not finite; it was not stored.")
     return list(ids), (rows / norms[:, None]).astype(np.float32), list(payloads)
+
+
+def prefix_end(start: str) -> str:
+    """Return the smallest text after all that begin with ``start``, by code points; empty if there is none.
+
+    Example:
+        >>> prefix_end("ab")
+        'ac'
+    """
+    start = start.rstrip(chr(0x10FFFF))
+    if not start:
+        return ""
+    following = ord(start[-1]) + 1
+    return start[:-1] + chr(0xE000 if following == 0xD800 else following)
+
+
+def is_text(value: str) -> bool:
+    """Return whether a text can be stored: surrogates (bytes that are not UTF-8) are in no stored text."""
+    return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)

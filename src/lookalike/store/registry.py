@@ -1,6 +1,6 @@
 """Stores by name, from the entry-point group ``lookalike.stores``: ours and those of other packages.
 
-A store is named by its kind (``qdrant``), or by an address whose scheme is the kind (``milvus://host:19530``).
+A store is named by its kind (``local``), or by an address whose scheme is the kind (``milvus://host:19530``).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def stores() -> dict[str, EntryPoint]:
         Entry points by name.
 
     Example:
-        >>> sorted(stores())
-        ['exact', 'milvus', 'qdrant']
+        >>> {"local", "milvus"} <= set(stores())
+        True
     """
     return {point.name: point for point in entry_points(group=GROUP)}
 
@@ -45,8 +45,8 @@ def store_class(name: str) -> type[Store]:
         LookalikeError: If there is no such store.
 
     Example:
-        >>> store_class("exact").__name__
-        'ExactStore'
+        >>> store_class("local").__name__
+        'LocalStore'
     """
     known = stores()
     cls: type[Store] = known[choose(name.partition("://")[0], known, "a store")].load()
@@ -54,7 +54,7 @@ def store_class(name: str) -> type[Store]:
 
 
 def _on_server(kind: type[Store]) -> bool:
-    return hasattr(kind, "drop")
+    return hasattr(kind, "create_at")
 
 
 def store_name(text: str) -> str:
@@ -94,10 +94,10 @@ def row_bytes(name: str, dim: int) -> int:
         Bytes; rows on a server take only their line in the table.
 
     Example:
-        >>> row_bytes("exact", 512)
-        7096
+        >>> row_bytes("local", 512)
+        3556
     """
-    return 300 if _on_server(store_class(name)) else 8 * dim + 3_000  # vector and graph; payload, indexes, log
+    return 300 if _on_server(store_class(name)) else 5 * dim + 1_000  # vector and graph; payload and its indexes
 
 
 def create_store(name: str, place: str | Path, dim: int) -> Store:
@@ -112,7 +112,7 @@ def create_store(name: str, place: str | Path, dim: int) -> Store:
         The store, open for writing.
 
     Example:
-        >>> store = create_store("exact", "vectors", 2)
+        >>> store = create_store("local", "vectors", 2)
         >>> store.upsert(["a", "b"], np.eye(2, dtype=np.float32), [{"label": "gull"}, {"label": "tern"}])
         >>> [hit.id for hit in store.query(np.array([1.0, 0.1]), 2)], store.facets("label")
         (['a', 'b'], [('gull', 1), ('tern', 1)])
@@ -132,6 +132,5 @@ def remove_store(place: str | Path) -> None:
             meta = read_json(Path(place) / META, "store")
         except LookalikeError as error:
             warn(f"{error} It is deleted; rows that it may have on a server cannot be found.")
-    if "address" in meta:
-        cast(type[ServerStore], store_class(str(meta["store"]))).drop(str(place))
+    store_class(str(meta.get("store", "local"))).drop(str(place))  # type: ignore[attr-defined]
     shutil.rmtree(place, ignore_errors=True)

@@ -1,7 +1,7 @@
 """The JSON API, version 1, below `/api/v1`; the full reference is `/openapi.json`.
 
 A refused request is answered with `{"error": {"status", "message"}}`; 503 and 429 carry `Retry-After`. Requests that
-change something (all but GET, `POST /search` and `POST /nearest`) need the header `X-Lookalike: 1`; requests from other
+change something (all but GET and `POST /search`) need the header `X-Lookalike: 1`; requests from other
 sites are refused. Lists for polling carry an `ETag` and answer `If-None-Match` with 304.
 
 - A **card** is an image: `{id, columns: {path, label, …}, thumb, ratio, color}`; its thumbnails are at

@@ -11,7 +11,6 @@ import fastapi
 import numpy as np
 from fastapi import APIRouter, File, Request, Response, UploadFile
 from fastapi.concurrency import run_in_threadpool
-from pydantic import BaseModel, Field, FiniteFloat
 from starlette.background import BackgroundTask
 
 from lookalike._version import __version__
@@ -144,38 +143,6 @@ class Reference:
 ReferenceDep = Annotated[Reference, fastapi.Depends()]
 
 
-class ConditionBody(BaseModel):
-    """A condition of a filter (`lookalike.store.Condition`)."""
-
-    column: str
-    values: list[str] = Field(max_length=1000)
-    prefix: bool = False
-    negate: bool = False
-
-
-class QueryBody(BaseModel):
-    """A query by vectors of the index's model (`lookalike.searching.query.Query`)."""
-
-    positive: list[list[FiniteFloat]] = Field(min_length=1, max_length=20)
-    negative: list[list[FiniteFloat]] = Field(default=[], max_length=20)
-    k: int = Field(default=10, ge=1, le=MAX_HITS)
-    where: list[ConditionBody] = Field(default=[], max_length=50)
-    identical: list[str] = Field(default=[], max_length=20)
-    exact: bool = False
-    is_text: bool = False
-
-    def to_query(self, live: OpenIndex) -> Query:
-        """Check columns and dimensions against the open index."""
-        where = [Condition(c.column, tuple(c.values), c.prefix, c.negate) for c in self.where]
-        live.index.check_columns(condition.column for condition in where)
-        dim = live.index.generation.dim
-        if any(len(row) != dim for row in (*self.positive, *self.negative)):
-            raise Problem(400, f"The vectors of this index have dimension {dim}.")
-        positive, negative = (np.array(rows, np.float32).reshape(-1, dim) for rows in (self.positive, self.negative))
-        fields = {name: getattr(self, name) for name in ("k", "identical", "exact", "is_text")}
-        return Query(positive, negative, where=where, **fields)
-
-
 @router.get("/info")
 def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any]:
     """The index, its model, what can be filtered by, the limits of this server, and what the caller may do."""
@@ -281,12 +248,6 @@ async def search_by_reference(
         return reference.resolve(live).respond(service, live, k, live.where(f))
 
     return await reference.run(service, run, scans=bool(f))
-
-
-@router.post("/nearest")
-def nearest(live: IndexDep, body: QueryBody) -> Response:
-    """Search by vectors: how `lookalike search` searches an index that this server has open."""
-    return _respond(body.to_query(live).run(live.index), {"kind": "vectors", "id": None})
 
 
 def _respond(hits: Hits, query: dict[str, Any], **fields: Any) -> Response:

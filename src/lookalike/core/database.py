@@ -1,0 +1,183 @@
+"""SQLite databases: many readers beside one writer (WAL), acknowledged writes on disk, one-line errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import disk_errors, to_json
+from lookalike.core.folders import home, private_folder
+from lookalike.core.locks import Locked
+
+BUSY_SECONDS = 30.0  # a write transaction waits so long for another one
+FILE = "lookalike.db"  # in an index: its rows; in the user's folder: keys, uploads, dismissed duplicates, moves
+
+
+class Database:
+    """A SQLite database with a connection for each thread.
+
+    Args:
+        path: The file.
+        write: Whether it may be written to; a missing file is created then.
+        schema: Statements that create missing tables.
+
+    Raises:
+        LookalikeError: If there is no database, or it is damaged.
+
+    Example:
+        >>> database = Database("notes.db", write=True, schema="CREATE TABLE IF NOT EXISTS note(text TEXT)")
+        >>> with database.transaction() as connection:
+        ...     _ = connection.execute("INSERT INTO note VALUES ('gull')")
+        >>> database.connection.execute("SELECT text FROM note").fetchall()
+        [('gull',)]
+        >>> database.close()
+    """
+
+    def __init__(self, path: str | Path, *, write: bool = False, schema: str = "") -> None:
+        self.path, self.write = Path(path), write
+        self._local = threading.local()
+        self._guard = threading.Lock()
+        self._connections: list[sqlite3.Connection] = []
+        self._closed = False
+        if write and not self.path.exists():
+            with disk_errors(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))  # only its owner may read it
+        if not self.path.exists():
+            raise LookalikeError(f"There is no database at `{self.path}`.")
+        with self.errors():
+            if schema:
+                self.connection.executescript(f"BEGIN IMMEDIATE;{schema};COMMIT")
+            self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection of this thread; outside a transaction every statement is one."""
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = self.connect()
+        return connection
+
+    def connect(self) -> sqlite3.Connection:
+        """Return a further connection, which is closed with the database."""
+        frozen = not self.write and not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
+        mode = "immutable=1" if frozen else "mode=rw"
+        if frozen and (log := Path(f"{self.path}-wal")).exists() and log.stat().st_size:
+            raise LookalikeError(
+                f"`{self.path}` was not closed and cannot be written to: copy its folder to a writable disk."
+            )
+        with self.errors():
+            address = f"{self.path.absolute().as_uri()}?{mode}"
+            connection = sqlite3.connect(
+                address, BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
+            )
+            if not frozen:
+                connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            connection.execute("PRAGMA synchronous=FULL")
+            if not self.write:
+                connection.execute("PRAGMA query_only=1")
+        with self._guard:
+            if self._closed:
+                connection.close()
+                raise ValueError("the database is closed")
+            self._connections.append(connection)
+        return connection
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
+        """Run a block in one transaction of this thread's connection; an error undoes it."""
+        connection = self.connection
+        with self.errors():
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Run a block in one read transaction of a connection of its own, whatever this thread does meanwhile."""
+        connection = self.connect()
+        try:
+            with self.errors():
+                connection.execute("BEGIN")
+                yield connection
+        finally:
+            with self._guard:
+                if connection in self._connections:
+                    self._connections.remove(connection)
+            connection.close()
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn known errors of SQLite into one-line errors."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            text = str(error)
+            if "locked" in text:
+                raise Locked(f"`{self.path}` is being written to by another process: try again.") from error
+            if "is full" in text or "disk I/O error" in text:
+                raise LookalikeError(
+                    f"The disk that holds `{self.path}` is full or failing; what was acknowledged is safe."
+                ) from error
+            if "readonly" in text or "unable to open" in text:
+                raise LookalikeError(f"`{self.path}` cannot be written to ({text}).") from error
+            if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
+                raise LookalikeError(
+                    f"`{self.path}` is damaged ({text}): restore a backup, or make it again."
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._guard:
+            self._closed = True
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+
+
+DOCUMENTS = "CREATE TABLE IF NOT EXISTS document(name TEXT PRIMARY KEY, body TEXT NOT NULL)"
+
+
+def read_document(folder: Path, name: str) -> Any:
+    """Return a JSON document of a folder's database, or ``None`` if there is none."""
+    if not (folder / FILE).exists():
+        return None
+    with contextlib.closing(Database(folder / FILE)) as database, database.errors():
+        if not database.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'document'").fetchone():
+            return None
+        row = database.connection.execute("SELECT body FROM document WHERE name = ?", (name,)).fetchone()
+    return None if row is None else json.loads(row[0])
+
+
+def write_document(folder: Path, name: str, document: Any) -> None:
+    """Write a JSON document to a folder's database, or delete it if it is ``None``."""
+    database = Database(folder / FILE, write=True, schema=DOCUMENTS)
+    with contextlib.closing(database), database.transaction() as connection:
+        if document is None:
+            connection.execute("DELETE FROM document WHERE name = ?", (name,))
+        else:  # JSON's escapes also write bytes of file names that are not UTF-8
+            body = json.dumps(document, default=to_json, allow_nan=False)
+            connection.execute("INSERT OR REPLACE INTO document VALUES (?, ?)", (name, body))
+
+
+def user_database(schema: str) -> Database:
+    """Open the database in the user's folder, with the tables of a schema."""
+    return Database(private_folder(home()) / FILE, write=True, schema=schema)
+
+
+def marks(values: Any) -> str:
+    """Return as many placeholders as there are values, as in ``?,?,?``."""
+    return ",".join("?" * len(values))
