@@ -35,7 +35,7 @@ GROWING = ("graph_seconds", "cpu_seconds", "bytes_a_vector", "cold_open_seconds"
 
 
 class Ours:
-    """Qdrant Edge behind `Store`."""
+    """The local store behind `Store`."""
 
     name = "ours"
 
@@ -44,9 +44,9 @@ class Ours:
         self.store: Any = None
 
     def build(self, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
-        from lookalike.store.qdrant import QdrantStore
+        from lookalike.store.local import LocalStore
 
-        store = QdrantStore.create(str(self.folder), rows.shape[1])
+        store = LocalStore.create(str(self.folder), rows.shape[1])
         start = time.monotonic()
         for at in range(0, len(rows), INSERT):
             if at and at % SHOWN == 0:
@@ -61,9 +61,9 @@ class Ours:
         return {"insert_seconds": middle - start, "graph_seconds": time.monotonic() - middle}
 
     def open(self) -> None:
-        from lookalike.store.qdrant import QdrantStore
+        from lookalike.store.local import LocalStore
 
-        self.store = QdrantStore.open(str(self.folder))
+        self.store = LocalStore.open(str(self.folder))
 
     def look(self, width: int) -> None:
         self.store.width = width
