@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store import create_store, graph_width, milvus_client, milvus_filters, remove_store, store_name
+from lookalike.store import create_store, graph, milvus_client, milvus_filters, remove_store, store_name
+from lookalike.store.protocol import prefix_end
 from lookalike.store.milvus import MilvusStore
 from tests import milvus_server
 
@@ -74,7 +75,7 @@ def test_the_text_behind_all_that_begin_alike(start: str, other: str) -> None:
     def order(text: str) -> bytes:
         return text.encode()
 
-    end = milvus_filters.prefix_end(start)
+    end = prefix_end(start)
     inside = order(start) <= order(other) and (not end or order(other) < order(end))
     assert inside == other.startswith(start)
     assert order(start + other) < order(end) if end else set(start) <= {chr(0x10FFFF)}
@@ -114,7 +115,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
         part = rows[start : start + 2000]
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{"label": "x"}] * len(part))
     facts = store.build()
-    assert facts["rows"] == count and facts["ef"] in graph_width.WIDTHS and facts["recall"] >= graph_width.MIN_RECALL
+    assert facts["rows"] == count and facts["ef"] in graph.WIDTHS and facts["recall"] >= graph.MIN_RECALL
     store.close()
     store = MilvusStore.open(place)
     queries = clustered(200, dim, 1)
