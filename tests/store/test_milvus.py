@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.store import create_store, graph, milvus_client, milvus_filters, remove_store, store_name
-from lookalike.store.protocol import prefix_end
 from lookalike.store.milvus import MilvusStore
+from lookalike.store.protocol import prefix_end
 from tests import milvus_server
 
 needs_milvus = pytest.mark.needs("milvus")
