@@ -40,6 +40,7 @@ Verdict = Literal[
     "not reproduced",
     "contradicted",
     "not testable at this scale",
+    "not finished",
     "not run",
 ]
 SCALES = ("small", "paper")
@@ -218,7 +219,7 @@ def _result(claim: Claim, stored: dict[str, Any] | None) -> ClaimResult:
         name: getattr(claim, name) for name in ("key", "paper", "statement", "figure", "small", "at_scale", "question")
     }
     outcome = {name: stored[name] for name in ("scale", "verdict", "figures", "note", "proof")}
-    gate = [] if outcome["verdict"] == "not run" else claim.gate(outcome["figures"])
+    gate = [] if outcome["verdict"] in ("not run", "not finished") else claim.gate(outcome["figures"])
     if gate:
         outcome["verdict"] = "not testable at this scale"
     return ClaimResult(**words, **outcome, gate=gate)

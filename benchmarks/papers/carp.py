@@ -249,7 +249,9 @@ def partitions_from_scratch(context: ClaimContext) -> ClaimOutcome:
     clusters = ", ".join(f"{arm} {results.mean(cell, 'clusters'):.1f}" for arm, cell in cells.items())
     note = f"{results.so_far}{each}; exp(I) {clusters}; {untrained(results, cells['default'])}; {network}"
     figures = {"pilot": learned, "differences": {arm: gap.to_json() for arm, gap in gaps.items()}}
-    return ClaimOutcome(verdict, {**figures, "runs": [scratch_row(results, cell) for cell in cells.values()]}, note)
+    return ClaimOutcome(
+        results.judged(verdict), {**figures, "runs": [scratch_row(results, cell) for cell in cells.values()]}, note
+    )
 
 
 def _healthy(row: Any) -> bool:

@@ -161,7 +161,7 @@ def mean_curve(results: GridResults, arm: Arm) -> list[float]:
 
 
 def outcome(verdict: Verdict, note: str, results: GridResults, arms: Sequence[Arm], **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": rows(results, arms)}, results.so_far + note)
+    return ClaimOutcome(results.judged(verdict), {**figures, "runs": rows(results, arms)}, results.so_far + note)
 
 
 def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -> GridResults:

@@ -160,7 +160,7 @@ def on_own_images(method: str, context: ClaimContext) -> ClaimOutcome:
         "domains": {before: {d: gap.to_json() for d, gap in each.items()} for before, each in gaps.items()},
         "runs": [_row(results, cell) for cell in cells.values()],
     }
-    return ClaimOutcome(verdict, figures, note)
+    return ClaimOutcome(results.judged(verdict), figures, note)
 
 
 def _row(results: GridResults, cell: Cell) -> dict[str, Any]:

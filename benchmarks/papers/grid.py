@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.papers import ClaimContext, Missing
+from benchmarks.papers import ClaimContext, Missing, Verdict
 from benchmarks.papers.paired import Difference, difference
 
 Arguments = dict[str, Any]
+LEAST_SEEDS = 3
+"""Seeds that a verdict needs, unless fewer are planned."""
 
 
 class Cell(Protocol):
@@ -68,6 +70,10 @@ class GridResults:
     def change(self, cell: Cell, before: str, after: str) -> Difference:
         """Paired difference between two measures of a cell."""
         return difference(self.values(cell, before), self.values(cell, after))
+
+    def judged(self, verdict: Verdict) -> Verdict:
+        """The verdict, or `not finished` while there are fewer seeds than an interval needs."""
+        return verdict if len(self.seeds) >= min(LEAST_SEEDS, self.requested) else "not finished"
 
     @property
     def so_far(self) -> str:

@@ -44,7 +44,7 @@ EFFECTS = {
 
 def _outcome(verdict: Verdict, note: str, results: GridResults, cells: list[Cell], **figures: Any) -> ClaimOutcome:
     figures["runs"] = [row(results, cell) for cell in cells]
-    return ClaimOutcome(verdict, figures, results.so_far + note)
+    return ClaimOutcome(results.judged(verdict), figures, results.so_far + note)
 
 
 def _main() -> list[Cell]:

@@ -92,6 +92,9 @@ def test_finished_cells_are_judged_without_running_any(grid):
 def test_a_pilot_runs_the_first_seeds_only(grid):
     results = grid([Arm("xbn")], (4, 5, 6), max_seeds=1)
     assert grid.computed == [("xbn", 4)] and results.so_far == "1 of 3 seeds so far; "
+    assert results.judged("reproduced") == "not finished"
+    assert grid([Arm("xbn")], (4, 5, 6)).judged("reproduced") == "reproduced"
+    assert grid([Arm("xbn")], (4, 5)).judged("reproduced") == "reproduced", "no more were planned"
 
 
 def test_a_damaged_file_is_run_again(grid):

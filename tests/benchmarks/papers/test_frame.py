@@ -98,7 +98,7 @@ def test_the_page_shows_every_claim_run_or_not(paper: object) -> None:
     text = page()
     assert "| big | It scales. | 76.1 | needs a GPU | **not testable at this scale** |" in text
     assert r"| gain | It gains \| a lot. | +3.1 |  | **reproduced** |" in text
-    assert "| [toy](#toy) | 1 |  |  |  | 1 |  |" in text and "/results/toy.json)" in text
+    assert "| [toy](#toy) | 1 |  |  |  | 1 |  |  |" in text and "/results/toy.json)" in text
     assert text == page(), "the same files give the same page"
 
 

@@ -214,6 +214,7 @@ def test_finished_runs_can_be_judged_before_the_others(home):
             context.cells.run(f"{cell.name}-s{seed}", lambda cell=cell, seed=seed, **_: made_up(cell, seed), **given)
     outcome = KEYS["0-cars"].judge(context)
     assert outcome.note.startswith("2 of 5 seeds so far") and len(outcome.figures["runs"]) == 5
+    assert outcome.verdict == "not finished", "two seeds are too few for a verdict"
     assert KEYS["1-xbn-over-xbm"].judge(context).verdict == "not run"
 
 
