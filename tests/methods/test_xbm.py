@@ -166,7 +166,7 @@ def test_the_memory_waits_until_the_drift_is_small_for_its_age():
     assert int(slow.start_step) == 51  # half of the training at most
 
 
-def test_with_a_frozen_backbone_rows_are_corrected_only_if_they_age():
+def test_with_a_frozen_backbone_rows_are_corrected_only_if_they_age(capsys):
     def frozen(method):
         around = context()
         around.model.backbone.requires_grad_(False)
@@ -180,6 +180,8 @@ def test_with_a_frozen_backbone_rows_are_corrected_only_if_they_age():
     assert torch.allclose(rows.norm(dim=1), torch.ones(len(rows)))  # not corrected before drift is known
     assert method.needs_drift()
     method.on_drift(1e-4)
+    method.on_drift(1e-4)
+    assert capsys.readouterr().err.count("Stored embeddings stay as they are: the backbone is frozen") == 1
     assert not method.memory.corrects and not method.memory.state_dict()["_extra_state"]["corrects"]
     method.on_drift(1.0)
     assert method.memory.corrects

@@ -127,7 +127,7 @@ class XBM(Method):
         frozen = not any(p.requires_grad for p in context.model.parameters() if id(p) not in head)
         self.checks_correction = frozen and self.memory.drift is not None
         self.memory.corrects = not self.checks_correction  # until drift has been measured
-        self._noise = 0.0
+        self._noise, self._said = 0.0, False
 
     @property
     def mean_age(self) -> float:
@@ -150,7 +150,8 @@ class XBM(Method):
             self._say(f"The memory is used from step {step + 1:,} on: {age}.")
         if self.checks_correction:
             corrects = moved >= self._noise
-            if corrects != self.memory.corrects:
+            if corrects != self.memory.corrects or not self._said:
+                self._said = True
                 what = "are corrected" if corrects else "stay as they are: the backbone is frozen"
                 self._say(f"Stored embeddings {what}; {age}, the noise of a batch's mean {self._noise:.2g}.")
             self.memory.corrects = corrects
