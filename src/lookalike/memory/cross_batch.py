@@ -188,16 +188,17 @@ class CrossBatchMemory(PMLCompatibleMemory):
     def _correct_drift(self, rows: Tensor, labels: Tensor) -> None:
         if self.drift is None or len(rows) < 2:
             return
-        rows, stored = rows.float(), self.queue.moments()
-        if isinstance(self.drift, CustomRule):
-            answer = self.drift(stored, rows)
-            if stored is not None:
-                self.queue.apply_affine(*answer)
-        elif isinstance(self.drift, MomentFilter):
+        rows = rows.float()
+        if isinstance(self.drift, MomentFilter):
             target = self.drift(self._batch_moments(rows, labels), len(rows))
             if self.corrects:
                 self.queue.match_moments(target)
-        elif stored is not None and self.corrects:
+        elif isinstance(self.drift, CustomRule):
+            stored = self.queue.moments()
+            answer = self.drift(stored, rows)
+            if stored is not None:
+                self.queue.apply_affine(*answer)
+        elif self.corrects and (stored := self.queue.moments()) is not None:
             mean, std = (noise * (1 + len(rows) / self.count) for noise in sampling_noise(rows, labels))
             self.queue.match_moments(self.drift(self._batch_moments(rows, labels), stored, (mean, std)))
         if self.settings.renorm == "store":
