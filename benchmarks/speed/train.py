@@ -151,7 +151,8 @@ def _loop_job(
     from lookalike.training.settings import resolve
     from lookalike.training.setup import build_setup
 
-    sampler = {"kind": "pk", "classes_per_batch": BATCH // 4} if method == "ms" else {"batch_size": BATCH}
+    kind = "pk" if method == "ms" else "shuffle"
+    sampler = {"kind": kind, "classes_per_batch": BATCH // 4, "images_per_class": 4, "batch_size": BATCH}
     own = {"model": {"size": size}, "views": {"mode": "end_to_end"}, "precision": precision, "sampler": sampler}
     settings = resolve({"method": method}, own, {"steps": 10_000})
     table, division = split_images(data, settings)
