@@ -56,11 +56,11 @@ class ClaimOutcome:
 
 
 class Missing(Exception):
-    """Only finished runs were asked for, and one that is needed is not."""
+    """With `--finished`: a cell that a claim needs is not finished."""
 
 
 class ClaimContext:
-    """What a claim's `run` is given.
+    """Data, scale and stored cells of a claim that is judged.
 
     Args:
         jobs: Preparations that stay on this machine.
@@ -90,7 +90,7 @@ class ClaimContext:
         self.say = progress.say
 
     def folder(self, name: str) -> Path:
-        """The folder of a data set (`cub`, `cars`, …), or the sentence that says how to give it."""
+        """The folder of a data set (`cub`, `cars`, …), or an error that says how to give it."""
         return data_set(self.data, name, "This claim")
 
     def job(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
@@ -104,7 +104,7 @@ class ClaimContext:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says, and how we look whether it holds."""
+    """A statement of a paper, and how it is tested."""
 
     key: str
     paper: str
@@ -192,15 +192,15 @@ def reproduce(
     """
     choose(scale, SCALES, "a scale")
     claims = claims_of(paper)
-    wanted = [only] if isinstance(only, str) else list(only or [c.key for c in claims])
-    for key in wanted:
+    keys = [only] if isinstance(only, str) else list(only or [c.key for c in claims])
+    for key in keys:
         choose(key, [c.key for c in claims], f"a claim of {paper}")
     cells = Cells(Path(out) / "cells" / paper / ("" if scale == "small" else scale))
     jobs = Jobs(folders.home() / "jobs" / paper / scale)
     folder = data_folder(data)
     context = ClaimContext(jobs, cells, data=folder, scale=scale, finished=finished, workers=workers, max_seeds=seeds)
-    for number, claim in enumerate((c for c in claims if c.key in wanted), 1):
-        progress.say(f"[{number}/{len(wanted)}] {claim.key}: {claim.statement}")
+    for number, claim in enumerate((c for c in claims if c.key in keys), 1):
+        progress.say(f"[{number}/{len(keys)}] {claim.key}: {claim.statement}")
         around, start = machine.describe(), time.monotonic()
         outcome = claim.judge(context)
         proof = {**provenance(), "machine": around, "seconds": round(time.monotonic() - start, 1)}
@@ -209,7 +209,7 @@ def reproduce(
         document = {"paper": paper, "claims": [r.to_json() for r in known if r.verdict != "not run"]}
         write_json(Path(out) / f"{paper}.json", document)
         progress.say(f"      {row.verdict}: {'; '.join([*row.gate, *filter(None, [row.note])])}".rstrip(": "))
-    return [row for row in results_of(paper, out) if row.key in wanted]
+    return [row for row in results_of(paper, out) if row.key in keys]
 
 
 def _result(claim: Claim, stored: dict[str, Any] | None) -> ClaimResult:

@@ -76,8 +76,8 @@ def papers(
         if value and (paper != owner or data is None):
             raise LookalikeError(f"{option} belongs to {owner} and needs --data, the folder of the data set.")
     if protocol:
-        given = {"pool": pool, "method": method, "fraction": fraction, "neighbors": neighbors}
-        chosen = {name: value for name, value in given.items() if value}
+        options = {"pool": pool, "method": method, "fraction": fraction, "neighbors": neighbors}
+        chosen = {name: value for name, value in options.items() if value}
         return _protocol(
             name=protocol,
             data=data,

@@ -46,7 +46,7 @@ class Cell:
         method: dict[str, Any] = {"name": self.method, **self.more}
         if self.method == "carp":
             method |= {"prototypes": self.prototypes, "block_size": self.block, "teacher": self.teacher}
-        given: dict[str, Any] = {
+        own: dict[str, Any] = {
             "method": method,
             "sampler": {"batch_size": self.batch},
             "steps": steps,
@@ -54,8 +54,8 @@ class Cell:
             "log": {"every_n_steps": max(1, steps // 20), "tensorboard": False},
         }
         if self.method != "carp":
-            given = merge(_baseline(self.method), given)
-        return merge(base, given)
+            own = merge(_baseline(self.method), own)
+        return merge(base, own)
 
 
 DEFAULT = Cell()

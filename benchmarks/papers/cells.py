@@ -24,7 +24,7 @@ from lookalike.core.locks import Locked, hold, wait_for_lock
 
 LIMIT = 20 * 60
 """Seconds of processor time that a cell at small scale may take."""
-POLL = 5.0  # seconds between two looks at cells that other processes are running
+POLL = 5.0  # seconds between two checks of cells that other processes are running
 TOP = Path(__file__).resolve().parents[2]
 
 
@@ -102,9 +102,9 @@ class Cells(Jobs):
 
     def _run(self, key: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
         if (record := self.stored(key, arguments)) is None:
-            given = {name: value for name, value in arguments.items() if name != "revision"}
+            own = {name: value for name, value in arguments.items() if name != "revision"}
             start, processor = time.monotonic(), time.process_time()
-            figures = function(**given)
+            figures = function(**own)
             document = {
                 "name": key,
                 **self.identity(arguments),
@@ -124,7 +124,7 @@ class Cells(Jobs):
 def commit() -> str | None:
     """The commit of the source that runs, with `+` if it was changed since; None outside a repository."""
     try:
-        found = subprocess.run(
+        done = subprocess.run(
             ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
             cwd=TOP,
             capture_output=True,
@@ -133,4 +133,4 @@ def commit() -> str | None:
         )
     except (OSError, subprocess.CalledProcessError):
         return None
-    return found.stdout.strip()
+    return done.stdout.strip()

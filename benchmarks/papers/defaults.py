@@ -67,7 +67,7 @@ def _race(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> l
 
     def prepare(missing: dict[str, dict[str, Any]]) -> None:
         """Fill the caches: a run of one step for each number of views."""
-        for name in sorted({given["name"] for given in missing.values()}):
+        for name in sorted({job["name"] for job in missing.values()}):
             context.say(f"Features of {name}")
             table = training_half(str(context.folder(name)), name)
             for views in VIEWS:
@@ -146,7 +146,7 @@ def trial(*, data: str, name: str, method: str, lr: float, views: int, seed: int
 
 
 def _gains(result: Mapping[str, Any]) -> dict[str, float]:
-    values = {name: found["recall@1"]["value"] for name, found in result["measured"].items()}
+    values = {name: metrics["recall@1"]["value"] for name, metrics in result["measured"].items()}
     return {
         "frozen": round(100 * values["starting model"], 3),
         "step 0": round(100 * values["step 0"], 3),
@@ -180,7 +180,7 @@ def cars_end_to_end(context: ClaimContext) -> ClaimOutcome:
 def end_to_end(*, data: str, seed: int) -> dict[str, float]:
     """Train the upper part of the network on Cars; recall@1 as a multiple of the frozen model's."""
     result, _ = run_training("train", threads=None, data=data, recipe="cars", seed=seed)
-    values = {name: found["recall@1"]["value"] for name, found in result["measured"].items()}
+    values = {name: metrics["recall@1"]["value"] for name, metrics in result["measured"].items()}
     return {
         "seed": seed,
         "frozen": values["starting model"],

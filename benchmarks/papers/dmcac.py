@@ -3,7 +3,7 @@ Classification" (DMCAC).
 
 Everything is paired by seed: the same images in the same order, the same head at the start. At small scale the upper
 stages of EfficientNet-Lite0 are trained at 96 px on cached lower ones, in views drawn from nine an image; claim 7 is
-run end to end on Cars. At the paper's scale the settings are its letter's, on the set of the table in question.
+run end to end on Cars. The paper's own settings are in tables.py.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from benchmarks.papers.dmcac_runs import (
     LETTER,
     MAPPED,
     NEAR,
-    PAPERS,
     PLACES,
     SEEDS,
     USUAL,
     VIEWS,
     Arm,
     dmcac,
-    family,
     outcome,
     run_arms,
 )
@@ -89,13 +87,12 @@ def over_cross_entropy(context: ClaimContext) -> ClaimOutcome:
 
 
 def full_retrieval(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cars")
     near = {
-        name: make(f"share-{name}", {"method": {"database_fraction": share}})
-        for name, share in (("0.05", 0.05), ("0.2", 0.2))
+        name: dmcac(f"share-{name}", {"method": {"database_fraction": fraction}})
+        for name, fraction in (("0.05", 0.05), ("0.2", 0.2))
     }
     full = {
-        (how, name): make(f"full-{how}-{name}", {"method": {"database_fraction": float(name), "full": how}})
+        (how, name): dmcac(f"full-{how}-{name}", {"method": {"database_fraction": float(name), "full": how}})
         for how in ("constants", "gradient")
         for name in near
     }
@@ -111,22 +108,20 @@ def full_retrieval(context: ClaimContext) -> ClaimOutcome:
     return outcome(more(gaps["gradient", "0.05"], 0.4), note, results, arms, differences=figures)
 
 
-def _dropped(ce: float, cold: bool, scale: str) -> tuple[Arm, Arm, Arm]:
+def _dropped(ce: float, cold: bool) -> tuple[Arm, Arm, Arm]:
     """All terms, without the divergence, without the attention."""
-    make = family(scale, "in_shop")
     changes = (COLD if cold else USUAL,)
-    name = "dmcac" if scale == "small" and ce == 1 and not cold else f"ce{ce:g}{'-cold' * cold}"
-    # Without the divergence its temperature does not matter; the heads' rate does, and is the letter's at its scale.
-    slow = cold and scale == "paper"
+    name = "dmcac" if ce == 1 and not cold else f"ce{ce:g}{'-cold' * cold}"
+    # Without the divergence its temperature does not matter.
     return (
-        make(name, *changes, weights=(1, ce, 1)),
-        make(f"ce{ce:g}-no-divergence{'-cold' * slow}", *(() if slow else (USUAL,)), weights=(0, ce, 1)),
-        make(f"ce{ce:g}{'-cold' * cold}-no-attention", *changes, weights=(1, ce, 0)),
+        dmcac(name, *changes, weights=(1, ce, 1)),
+        dmcac(f"ce{ce:g}-no-divergence", USUAL, weights=(0, ce, 1)),
+        dmcac(f"ce{ce:g}{'-cold' * cold}-no-attention", *changes, weights=(1, ce, 0)),
     )
 
 
 def dropping_terms(context: ClaimContext) -> ClaimOutcome:
-    cases = {(ce, cold): _dropped(ce, cold, context.scale) for ce in (0.5, 1.0) for cold in (True, False)}
+    cases = {(ce, cold): _dropped(ce, cold) for ce in (0.5, 1.0) for cold in (True, False)}
     arms = [arm for three in cases.values() for arm in three]
     results = run_arms(context, arms, SEEDS)
     figures: dict[str, Any] = {}
@@ -151,10 +146,9 @@ def _short(gap: dict[str, Any]) -> str:
 
 
 def classes_dispensable(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "in_shop")
-    arms = [make("dmcac" if context.scale == "small" else "ce1", USUAL), make("no-classes", USUAL, weights=(1, 0, 1))]
-    arms += [make("no-classes-half", USUAL, weights=(0.5, 0, 1))]
-    arms += [make("ce1-cold", COLD), make("no-classes-cold", COLD, weights=(1, 0, 1))]
+    arms = [dmcac("dmcac", USUAL), dmcac("no-classes", USUAL, weights=(1, 0, 1))]
+    arms += [dmcac("no-classes-half", USUAL, weights=(0.5, 0, 1))]
+    arms += [dmcac("ce1-cold", COLD), dmcac("no-classes-cold", COLD, weights=(1, 0, 1))]
     results = run_arms(context, arms, SEEDS)
     gaps = {"τ 0.1": results.gap(arms[1], arms[0]), "τ 0.1, β_frob 0.5": results.gap(arms[2], arms[0])}
     gaps["τ 1"] = results.gap(arms[4], arms[3])
@@ -168,15 +162,13 @@ def classes_dispensable(context: ClaimContext) -> ClaimOutcome:
 
 def number_of_views(context: ClaimContext) -> ClaimOutcome:
     """At equal queries, and at equal images a step."""
-    small = context.scale == "small"
-    make = family(context.scale, "cub")
-    base = make()
-    same = [make(f"views{n}", {"method": {"views": n}}) for n in ((2, 3, 6, 9) if small else (3, 9, 12, 15, 20))]
-    equal = [make(f"views{n}-equal", equal_views=n) for n in ((2, 8) if small else (3, 12))]
+    base = dmcac()
+    same = [dmcac(f"views{n}", {"method": {"views": n}}) for n in (2, 3, 6, 9)]
+    equal = [dmcac(f"views{n}-equal", equal_views=n) for n in (2, 8)]
     arms = [base, *same, *equal]
     results = run_arms(context, arms, SEEDS)
     gaps = {arm.label: results.gap(base, arm) for arm in arms[1:]}
-    note = f"against {VIEWS if small else 6} views: " + ", ".join(f"{name} {gap}" for name, gap in gaps.items())
+    note = f"against {VIEWS} views: " + ", ".join(f"{name} {gap}" for name, gap in gaps.items())
     verdict = worst(*(_unchanged(gap) for gap in gaps.values()))
     return outcome(verdict, note, results, arms, differences={name: gap.to_json() for name, gap in gaps.items()})
 
@@ -192,8 +184,7 @@ def _unchanged(gap: Difference) -> Verdict:
 
 
 def diagonal_attention(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cub")
-    letter, learning = make("letter", LETTER), make("dmcac" if context.scale == "small" else "usual", USUAL)
+    letter, learning = dmcac("letter", LETTER), dmcac("dmcac", USUAL)
     results = run_arms(context, [letter, learning], SEEDS)
     gaps = {
         (arm.label, place): results.change(arm, f"{place} share", f"{place} attention")
@@ -227,12 +218,11 @@ def _fine(gap: Difference) -> str:
 
 
 def collapse(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cars")
     arms = {
-        "τ 0.1": make("divergence-alone", USUAL, weights=(1, 0, 0)),
-        "τ 1": make("divergence-alone-cold", COLD, weights=(1, 0, 0)),
+        "τ 0.1": dmcac("divergence-alone", USUAL, weights=(1, 0, 0)),
+        "τ 1": dmcac("divergence-alone-cold", COLD, weights=(1, 0, 0)),
     }
-    every = [*arms.values(), whole := make()]
+    every = [*arms.values(), whole := dmcac()]
     results = run_arms(context, every, SEEDS)
     cosines = {name: results.values(arm, "cosine") for name, arm in arms.items()}
     over_start = {name: results.change(arm, "cosine 0", "cosine") for name, arm in arms.items()}
@@ -265,7 +255,6 @@ def collapsed(cosines: list[list[float]], over_start: list[Difference], over_all
 
 
 def stale_database(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cars")
     plans = {
         "never": {"unit": "never"},
         "15 epochs": {"every": 15, "unit": "epochs"},
@@ -273,9 +262,8 @@ def stale_database(context: ClaimContext) -> ClaimOutcome:
         "every step": {"every": 1, "unit": "steps"},
     }
     names = {plan: f"refresh-{plan.replace(' ', '-')}" for plan in plans}
-    if context.scale == "small":
-        names["50 steps"] = "dmcac"
-    arms = {plan: make(names[plan], {"method": {"refresh": given}}) for plan, given in plans.items()}
+    names["50 steps"] = "dmcac"
+    arms = {plan: dmcac(names[plan], {"method": {"refresh": refresh}}) for plan, refresh in plans.items()}
     results = run_arms(context, arms.values(), SEEDS)
     gaps = {plan: results.gap(arms["never"], arm) for plan, arm in arms.items() if plan != "never"}
     note = "a database made anew − never: " + ", ".join(f"{plan} {gap}" for plan, gap in gaps.items())
@@ -284,9 +272,8 @@ def stale_database(context: ClaimContext) -> ClaimOutcome:
 
 
 def points_instead(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cars")
-    whole, points = make(), make("points", {"method": {"distance": "cosine"}})
-    nothing = make("ce1-no-divergence", weights=(0, 1, 1))
+    whole, points = dmcac(), dmcac("points", {"method": {"distance": "cosine"}})
+    nothing = dmcac("ce1-no-divergence", weights=(0, 1, 1))
     results = run_arms(context, [whole, points, nothing], SEEDS)
     gap, own = results.gap(points, whole), results.gap(nothing, points)
     note = f"divergence of what is retrieved − distance of the views {gap}; that distance − nothing {own}"
@@ -296,10 +283,9 @@ def points_instead(context: ClaimContext) -> ClaimOutcome:
 
 
 def temperatures(context: ClaimContext) -> ClaimOutcome:
-    make = family(context.scale, "cars")
-    cold = make("ce1-cold", COLD)
-    names = {0.1: "dmcac" if context.scale == "small" else "tau0.1", 0.2: "tau0.2", 0.05: "tau0.05"}
-    arms = {t: make(name, {"method": {"temperature": t}}) for t, name in names.items()}
+    cold = dmcac("ce1-cold", COLD)
+    names = {0.1: "dmcac", 0.2: "tau0.2", 0.05: "tau0.05"}
+    arms = {t: dmcac(name, {"method": {"temperature": t}}) for t, name in names.items()}
     results = run_arms(context, [cold, *arms.values()], SEEDS)
     level = 1 - 0.05 / len(arms)
     gaps = {t: results.gap(cold, arm, level=level) for t, arm in arms.items()}
@@ -327,13 +313,11 @@ def _claim(
     figure: str,
     small: str,
     run: Callable[[ClaimContext], ClaimOutcome],
-    *data: str,
     gate: Gate = LEARNS,
     question: bool = False,
 ) -> Claim:
     table = {"1": "table-4", "2": "table-2", "3": "table-2", "4": "table-3"}.get(key.split("-")[0], "table-1")
-    folders = ", ".join(f"DATA/{name}" for name in data or ("cars",))
-    at_scale = f"`python -m benchmarks.papers dmcac --scale paper --only {table}`, with {folders}"
+    at_scale = f"`python -m benchmarks.papers dmcac --scale paper --only {table}`"
     return Claim(key, PAPER, statement, figure, small, at_scale, run, gate=gate, question=question)
 
 
@@ -363,7 +347,6 @@ CLAIMS = [
         f"{CARS}; from [1, β_ce, 1], which the paper's table has at β_ce 1 only; β_ce 0.5 and 1, τ 1 and 0.1; {HEADS}; "
         "judged at the paper's τ and β_ce 0.5",
         dropping_terms,
-        "in_shop",
     ),
     _claim(
         "3-classes-dispensable",
@@ -371,7 +354,6 @@ CLAIMS = [
         "+0.1, 0.0 without it; +0.3, +0.4 with β_frob 0.5 (In-Shop)",
         f"{CARS}; {HEADS}; judged at the paper's τ",
         classes_dispensable,
-        "in_shop",
     ),
     _claim(
         "4-number-of-views",
@@ -379,7 +361,6 @@ CLAIMS = [
         "CUB 78.6 to 77.7 (DeiT), 86.0 to 86.3 (ViT) for 3 to 20 views",
         f"{CARS}; 2 to 9 views at equal queries, 2 and 8 at equal images",
         number_of_views,
-        "cub",
     ),
     _claim(
         "5-diagonal-attention",
@@ -387,7 +368,6 @@ CLAIMS = [
         "Figure 3, steps 5 and 100, without numbers",
         f"{CARS}; own-class attention less own-class share, as the paper has it and with heads that learn",
         diagonal_attention,
-        "cub",
     ),
     _claim(
         "6-collapse",
@@ -406,7 +386,6 @@ CLAIMS = [
         "is the best of 3e-5, 1e-4 and 3e-4 on held-out training classes of Cars (one seed), constant; proxies and "
         "heads at 3e-3",
         against_others,
-        *PAPERS,
         gate=learned("recall", "step 0", "frozen", rows=lambda row: row["arm"].startswith("dmcac")),
     ),
     _claim("8-stale", "A database that is never made anew costs nothing.", "new here", CARS, stale_database),

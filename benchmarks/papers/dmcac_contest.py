@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.papers import ClaimContext, ClaimOutcome
-from benchmarks.papers.dmcac_runs import LETTER, PAPERS, SEEDS, Arm, dmcac, rows, run_arms
+from benchmarks.papers.dmcac_runs import SEEDS, Arm, dmcac, rows, run_arms
 from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import Difference, more, one_of_several, pool, worst
 from lookalike.core.errors import LookalikeError
@@ -23,28 +23,25 @@ OTHERS: dict[str, dict[str, Any]] = {
     "sph": {"name": "hyp", "space": "sphere"},
 }
 METHODS = ("dmcac", *OTHERS)
-PLACES = {"small": (("cars", True), ("cub", False), ("grocery", False)), "paper": tuple((d, True) for d in PAPERS)}
-LEARNING_RATES = {"small": (3e-5, 1e-4, 3e-4), "paper": (3e-5, 1e-4)}
+PLACES = (("cars", True), ("cub", False), ("grocery", False))  # data set, end to end
+LEARNING_RATES = (3e-5, 1e-4, 3e-4)
 VALIDATION = 0.2  # of the training classes, to choose the learning rate by
 EXPECTED = 0.6  # points over Hyp on CUB in the paper
 CONTEST = SEEDS[:3]  # 6 methods on 3 sets: 54 runs, an hour and more
 
 
-def _arm(method: str, lr: float, scale: str, data: str, whole: bool, validation: float = 0.0) -> Arm:
+def _arm(method: str, lr: float, data: str, whole: bool, validation: float = 0.0) -> Arm:
     place: dict[str, Any] = {"data": data, "end_to_end": whole}
     name = f"{method}-{lr:g}{'-held' * bool(validation)}"
     changes: dict[str, Any] = {"optimizer": {"lr": lr}, "data": {"validation_fraction": validation}}
     if method == "dmcac":
-        return dmcac(name, *((LETTER,) if scale == "paper" else ()), changes, **place)
+        return dmcac(name, changes, **place)
     return Arm(name, merge(changes, {"method": OTHERS[method]}), **place)
 
 
-def trials(scale: str) -> dict[tuple[str, float], Arm]:
+def trials() -> dict[tuple[str, float], Arm]:
     """The runs that choose the learning rates: one seed, on the first of the sets."""
-    place = PLACES[scale][0]
-    return {
-        (method, lr): _arm(method, lr, scale, *place, VALIDATION) for method in METHODS for lr in LEARNING_RATES[scale]
-    }
+    return {(method, lr): _arm(method, lr, *PLACES[0], VALIDATION) for method in METHODS for lr in LEARNING_RATES}
 
 
 def best_learning_rates(results: GridResults, tried: Mapping[tuple[str, float], Arm]) -> dict[str, float]:
@@ -71,10 +68,10 @@ def _equal_cost(results: GridResults, data: str, arms: Mapping[str, Arm]) -> Non
 
 def against_others(context: ClaimContext) -> ClaimOutcome:
     """As many images embedded by each; DMCAC's database is paid for by the others' longer runs."""
-    scale, tried = context.scale, trials(context.scale)
+    tried = trials()
     first = run_arms(context, tried.values(), SEEDS[:1])
     learning_rates = best_learning_rates(first, tried)
-    contests = {place: {m: _arm(m, learning_rates[m], scale, *place) for m in METHODS} for place in PLACES[scale]}
+    contests = {place: {m: _arm(m, learning_rates[m], *place) for m in METHODS} for place in PLACES}
     results = run_arms(context, [arm for arms in contests.values() for arm in arms.values()], CONTEST)
     gaps: dict[str, dict[str, Difference]] = {}
     for (data, whole), arms in contests.items():

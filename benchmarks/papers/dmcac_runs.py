@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from benchmarks.papers import ClaimContext, ClaimOutcome, Verdict
 from benchmarks.papers.grid import GridResults, recalls, run_grid, training_run
@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
     "log": {"every_n_steps": 5, "tensorboard": False, "drift_every_n_steps": 0},
 }
 END_TO_END: dict[str, Any] = {"views": {"mode": "end_to_end", "num_cached": 0}, "model": {"freeze": "stage2"}}
-# Its own split has the same classes on both sides; what is asked for here is classes that were never seen.
+# Its own split has the same classes on both sides; this experiment needs classes that were never seen.
 BY_SET: dict[str, dict[str, Any]] = {"grocery": {"data": {"split": "classes", "test_fraction": 0.5}}}
 # What all runs of DMCAC share at small scale.
 OWN: dict[str, Any] = {
@@ -44,41 +44,12 @@ COLD: dict[str, Any] = {"method": {"temperature": 1.0}}
 LETTER: dict[str, Any] = {"method": {"temperature": 1.0}, "optimizer": {"loss_lr": 3e-5}}
 
 
-class Paper(NamedTuple):
-    """A set as the paper has it: DMCAC's run, and Hyp's batch of classes × images, which all others are given."""
-
-    steps: int
-    batch: int
-    database: int
-    made: int
-    """Times that the database is embedded."""
-    classes: int
-    images: int
-
-
-PAPERS = {
-    "cub": Paper(250, 1536, 1173, 1, 100, 9),
-    "cars": Paper(600, 1536, 1611, 2, 98, 9),
-    "in_shop": Paper(2500, 1536, 5176, 3, 450, 2),
-    "sop": Paper(25_000, 768, 11_910, 5, 450, 2),
-}
-
-
-def others(data: str, scale: str) -> dict[str, Any]:
+def others(data: str) -> dict[str, Any]:
     """What runs of another method share. They see as many images as DMCAC, its database counted each time that it is
     embedded; cropped and mirrored as Hyp has it, without RandAugment."""
-    if scale == "paper":
-        paper = PAPERS[data]
-        classes, images = paper.classes, paper.images
-        spent = paper.steps * paper.batch + paper.made * paper.database
-        views = {"rand_augment": "", "crop": "resized", "scale": [0.2, 1.0], "flip": True}
-        rates = {"optimizer": {"loss_lr": USUAL["optimizer"]["loss_lr"]}}
-    else:
-        classes, images, rates, views = QUERIES, VIEWS, {}, {"rand_augment": ""}
-        spent = STEPS * BATCH + -(-STEPS // REFRESH) * DATABASE[data]
-    steps = round(spent / (classes * images))
-    sampler = {"kind": "pk", "classes_per_batch": classes, "images_per_class": images}
-    return {"views": views, "sampler": sampler, "steps": steps, "evaluate_every": steps, **rates}
+    steps = round((STEPS * BATCH + -(-STEPS // REFRESH) * DATABASE[data]) / BATCH)
+    sampler = {"kind": "pk", "classes_per_batch": QUERIES, "images_per_class": VIEWS}
+    return {"views": {"rand_augment": ""}, "sampler": sampler, "steps": steps, "evaluate_every": steps}
 
 
 SAMPLE = 1000  # unseen images that cosines and attention are measured on
@@ -110,21 +81,15 @@ class Arm:
     def name(self) -> str:
         return f"{self.data}-{'whole-' * self.end_to_end}{self.label}"
 
-    def resolve(self, scale: str) -> dict[str, Any]:
+    def resolve(self) -> dict[str, Any]:
+        """The settings of its runs."""
         ours = self.settings["method"]["name"] == "dmcac"
-        if scale == "paper":
-            from lookalike.training.recipe import load
-
-            recipe = load(f"dmcac_vit_{self.data}")
-            base = {name: part for name, part in recipe.items() if ours or name != "method"}
-        else:
-            base = merge(SMALL, BY_SET.get(self.data, {}), END_TO_END if self.end_to_end else {}, OWN if ours else {})
-        base = merge(base, {} if ours else others(self.data, scale))
-        settings = merge(base, {"keep": "trained"}, dict(self.settings))
+        base = merge(SMALL, BY_SET.get(self.data, {}), END_TO_END if self.end_to_end else {}, OWN if ours else {})
+        base = merge(base, {} if ours else others(self.data))
+        settings = merge(base, dict(self.settings))
         if self.equal_views is not None:
-            images = base["sampler"]["batch_size"] * base["method"]["views"]
-            given = {"method": {"views": self.equal_views}, "sampler": {"batch_size": images // self.equal_views}}
-            settings = merge(settings, given)
+            own = {"method": {"views": self.equal_views}, "sampler": {"batch_size": BATCH // self.equal_views}}
+            settings = merge(settings, own)
         return settings
 
 
@@ -132,16 +97,6 @@ def dmcac(name: str = "dmcac", *changes: Mapping[str, Any], weights: Sequence[fl
     """DMCAC with these weights of divergence, classes and attention."""
     three = dict(zip(("divergence", "classes", "attention"), map(float, weights), strict=True))
     return Arm(name, merge(USUAL, {"method": {"weights": three}}, *map(dict, changes)), **place)
-
-
-def family(scale: str, data: str) -> Callable[..., Arm]:
-    """What makes the arms of a claim: small ones on Cars with the default for users; at the paper's scale those of its
-    letter, on the set of its table."""
-
-    def make(name: str = "dmcac", *changes: Mapping[str, Any], **given: Any) -> Arm:
-        return dmcac(name, LETTER, *changes, data=data, **given) if scale == "paper" else dmcac(name, *changes, **given)
-
-    return make
 
 
 def rows(results: GridResults, arms: Iterable[Arm]) -> list[dict[str, Any]]:
@@ -169,13 +124,13 @@ def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -
     arms = list(arms)
 
     def arguments(arm: Arm, seed: int) -> dict[str, Any]:
-        return {"data": str(context.folder(arm.data)), "settings": arm.resolve(context.scale), "seed": seed}
+        return {"data": str(context.folder(arm.data)), "settings": arm.resolve(), "seed": seed}
 
     def prepare(missing: object) -> None:
         kinds = {(arm.data, arm.end_to_end, arm.settings["method"]["name"] == "dmcac"): arm for arm in arms}
         for (data, _, ours), arm in kinds.items():
             context.say(f"Preparing the images of {data}{'' if ours else ', not augmented'}")
-            once = merge(arm.resolve("small"), {"steps": 1, "evaluate_every": 1})
+            once = merge(arm.resolve(), {"steps": 1, "evaluate_every": 1})
             trial(data=str(context.folder(data)), settings=once, seed=0)
 
     return run_grid(
@@ -185,7 +140,7 @@ def run_arms(context: ClaimContext, arms: Iterable[Arm], seeds: Sequence[int]) -
         arguments,
         trial,
         method=lambda arm: arm.settings["method"]["name"],
-        prepare=prepare if context.scale == "small" else None,
+        prepare=prepare,
         whole_seeds=True,
         describe=lambda result: f"recall@1 {result['recall']:.2f}, {result['seconds']:.0f} s",
     )

@@ -122,13 +122,13 @@ def run_grid(
         key: {**arguments(cell, seed), "revision": revisions(revision, method(cell))}
         for key, (cell, seed) in zip(owners, pairs, strict=True)
     }
-    missing = {key: given for key, given in jobs.items() if context.cells.stored(key, given) is None}
+    missing = {key: job for key, job in jobs.items() if context.cells.stored(key, job) is None}
     finished_seeds = seeds
     if context.finished:
         if whole_seeds:
             lacking = {owners[key][1] for key in missing}
             finished_seeds = [seed for seed in seeds if seed not in lacking]
-        jobs = {key: given for key, given in jobs.items() if key not in missing and owners[key][1] in finished_seeds}
+        jobs = {key: job for key, job in jobs.items() if key not in missing and owners[key][1] in finished_seeds}
     elif missing and prepare is not None:
         prepare(missing)
     results, left, start = GridResults(finished_seeds, requested, measure), set(missing), time.monotonic()
@@ -190,5 +190,5 @@ def training_run(command: str, *, threads: int | None = 1, **options: Any) -> It
 
 def recalls(result: Mapping[str, Any]) -> dict[str, float]:
     """Recall@1 in percent of a run: trained, at step 0, and of the frozen starting model."""
-    percent = {name: round(100 * found["recall@1"]["value"], 3) for name, found in result["measured"].items()}
+    percent = {name: round(100 * metrics["recall@1"]["value"], 3) for name, metrics in result["measured"].items()}
     return {"recall": percent["trained"], "step 0": percent["step 0"], "frozen": percent["starting model"]}

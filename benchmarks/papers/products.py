@@ -33,7 +33,7 @@ NAMES = ("studio", "night")
 
 
 def products(classes: int = CLASSES) -> Table:
-    """The products, drawn once and kept in the cache; the first half of the classes trains, the second is the test.
+    """The products, drawn once and cached; the first half of the classes trains, the second is the test.
 
     Args:
         classes: Number of classes, of five images each.

@@ -302,12 +302,12 @@ def run_tables(
     for row in rows_of(paper, only):
         values = []
         for seed in range(row.seeds):
-            given = {"data": str(data / row.data), "row": row_arguments(row), "seed": seed}
-            given["revision"] = revisions(REVISION, row.method)
+            arguments = {"data": str(data / row.data), "row": row_arguments(row), "seed": seed}
+            arguments["revision"] = revisions(REVISION, row.method)
             key = f"{row.name}-s{seed}"
-            stored = cells.stored(key, given)
+            stored = cells.stored(key, arguments)
             if stored is not None or not finished:
-                values.append((stored or {"result": cells.run(key, run_row, **given)})["result"]["value"])
+                values.append((stored or {"result": cells.run(key, run_row, **arguments)})["result"]["value"])
         mean = round(sum(values) / len(values), 2) if values else None
         answer.append({"table": row.table, "data": row.data, "arm": row.arm, "paper": row.figure, "here": mean,
                        "seeds": len(values)})  # fmt: skip

@@ -7,7 +7,7 @@ import torch
 from tests import helpers
 
 from benchmarks.papers import ClaimContext, dmcac, dmcac_contest, dmcac_runs
-from benchmarks.papers.dmcac_runs import MEASURES, PAPERS, Arm
+from benchmarks.papers.dmcac_runs import MEASURES, Arm
 from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference
 from lookalike import methods
@@ -101,13 +101,13 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     assert outcome.verdict == EXPECTED[key]
     for arm in [arm for arm in context.asked if arm.name not in CHECKED]:
         CHECKED.add(arm.name)
-        settings = resolve(arm.resolve("small"))
+        settings = resolve(arm.resolve())
         assert settings.views.mode == ("end_to_end" if arm.end_to_end else "cached")
         assert settings.data.split == ("classes" if arm.data == "grocery" else "auto")  # never trained classes
 
 
 def test_the_users_question_is_asked_at_equal_images_and_at_own_schedules():
-    ours, cross, supcon = (resolve(arm.resolve("small")) for arm in dmcac.fair_arms("equal images").values())
+    ours, cross, supcon = (resolve(arm.resolve()) for arm in dmcac.fair_arms("equal images").values())
     assert ours.sampler.batch_size == 64 and ours.method.own()["views"] == 4 and ours.method.own()["head_scale"] == 16
     assert cross.method.own()["weights"] == {"divergence": 0.0, "classes": 1.0, "attention": 0.0}
     assert ours.optimizer == cross.optimizer and ours.steps == cross.steps
@@ -117,7 +117,7 @@ def test_the_users_question_is_asked_at_equal_images_and_at_own_schedules():
     assert {s.data.validation_fraction for s in (ours, cross, supcon)} == {0.2}, (
         "the step is selected on held-out classes"
     )
-    assert resolve(dmcac.fair_arms("own schedules")["dmcac"].resolve("small")).steps > ours.steps
+    assert resolve(dmcac.fair_arms("own schedules")["dmcac"].resolve()).steps > ours.steps
 
 
 def test_gates_leave_out_arms_that_should_not_learn():
@@ -172,57 +172,16 @@ def test_the_direction_of_each_claim(key, arm, points, verdict, context):
     assert arm in {a.label for a in context.asked} and outcome.verdict == verdict
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if not key.startswith("0")])
-def test_at_the_papers_scale_every_claim_is_by_its_letter_and_on_its_set(key, context):
-    context.scale = "paper"
-    outcome = KEYS[key].judge(context)
-    assert outcome.verdict != "not run"
-    sets = {
-        "2-dropping-terms": {"in_shop"}, "3-classes-dispensable": {"in_shop"}, "4-number-of-views": {"cub"},
-        "5-diagonal-attention": {"cub"}, "7-against-others": set(PAPERS),
-    }  # fmt: skip
-    assert {arm.data for arm in context.asked} == sets.get(key, {"cars"})
-    assert all(f"DATA/{arm.data}" in KEYS[key].at_scale for arm in context.asked)
-    letters = 0
-    for arm in context.asked:
-        settings = resolve(arm.resolve("paper"))
-        assert settings.model.name.startswith("vit_small") and settings.views.mode == "end_to_end"
-        own = settings.method.own()
-        if settings.method.name == "dmcac":
-            letters += own["temperature"] == 1 and settings.optimizer.loss_lr == 3e-5
-            assert settings.views.rand_augment == "rand-tv9"
-        else:
-            assert settings.optimizer.loss_lr == 3e-3 and settings.views.rand_augment == ""
-    assert letters > 0
-
-
-@pytest.mark.parametrize("name", PAPERS)
-def test_at_the_papers_scale_the_others_see_as_many_images(name):
-    """Hyp's batch, in which no class is asked for that is not there; so many more steps."""
-    ours, theirs = (resolve(arm.resolve("paper")) for arm in (dmcac_runs.dmcac(data=name), other("hyp", name)))
-    paper = PAPERS[name]
-    assert (paper.steps, paper.batch) == (ours.steps, ours.sampler.batch_size * ours.method.own()["views"])
-    assert theirs.sampler.classes_per_batch <= {"cub": 100, "cars": 98}.get(name, 3000)
-    spent = theirs.steps * theirs.sampler.classes_per_batch * theirs.sampler.images_per_class
-    assert spent == pytest.approx(paper.steps * paper.batch + paper.made * paper.database, abs=paper.batch)
-
-
-def other(method: str, data: str) -> Arm:
-    return Arm(method, {"method": {"name": method}}, data=data, end_to_end=True)
-
-
 def test_arms_with_one_name_are_one_thing(context):
     """Claims share runs by name: the same name must mean the same settings everywhere."""
-    for scale in ("small", "paper"):
-        known: dict[str, dict] = {}
-        context.scale = scale
-        for claim in KEYS.values():
-            context.asked.clear()
-            claim.judge(context)
-            for arm in context.asked:
-                laid = arm.resolve(scale)
-                assert known.setdefault(arm.name, laid) == laid, arm.name
-        assert 60 < len(known) < 90, (scale, len(known))
+    known: dict[str, dict] = {}
+    for claim in KEYS.values():
+        context.asked.clear()
+        claim.judge(context)
+        for arm in context.asked:
+            settings = arm.resolve()
+            assert known.setdefault(arm.name, settings) == settings, arm.name
+    assert 60 < len(known) < 100, len(known)
 
 
 def test_all_methods_see_as_many_images(context):
@@ -230,7 +189,7 @@ def test_all_methods_see_as_many_images(context):
     contest = [arm for arm in context.asked if "held" not in arm.name]
     assert len(contest) == 3 * 6
     for arm in contest:
-        settings = resolve(arm.resolve("small"))
+        settings = resolve(arm.resolve())
         ours = settings.method.name == "dmcac"
         batch = settings.sampler.batch_size * settings.method.own()["views"] if ours else 0
         assert (batch or settings.sampler.classes_per_batch * settings.sampler.images_per_class) == 64
@@ -257,8 +216,8 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
     assert outcome.figures["rates"] == wanted  # of equals the lower rate
     held = [arm for arm in context.asked if "-held" in arm.name]
-    assert len(held) == 18 and {resolve(arm.resolve("small")).data.validation_fraction for arm in held} == {0.2}
-    assert all(resolve(arm.resolve("small")).steps >= 120 for arm in held)
+    assert len(held) == 18 and {resolve(arm.resolve()).data.validation_fraction for arm in held} == {0.2}
+    assert all(resolve(arm.resolve()).steps >= 120 for arm in held)
 
 
 SHIFTS = {
@@ -387,7 +346,7 @@ def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
     one, two = arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two")]
     for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
         for arm in done:
-            given = {"data": str(home / "cars"), "settings": arm.resolve("small"), "seed": seed}
+            given = {"data": str(home / "cars"), "settings": arm.resolve(), "seed": seed}
             given["revision"] = revisions(1, "dmcac")
             context.cells.run(f"{arm.name}-s{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
     found = dmcac_runs.run_arms(context, arms, range(5))
