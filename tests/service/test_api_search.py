@@ -62,3 +62,16 @@ def test_an_upload_is_decoded_once(client: Any, monkeypatch: pytest.MonkeyPatch,
     )
     assert client.post(f"{API}/{address}", files={"image": ("x.jpg", encoded(1600, 1200))}).status_code == 200
     assert len(decoded) == 1
+
+
+def test_parameters_of_an_upload_are_checked_and_described(client: Any) -> None:
+    image = {"image": ("x.jpg", encoded(96, 64))}
+    for query in ("k=0", "k=x", "k=601", "keep=perhaps", "box=" + "1" * 200, "&".join(["more=a"] * 21)):
+        answer = client.post(f"{API}/search?{query}", files=image)
+        name = query.partition("=")[0]
+        assert answer.status_code == 422 and answer.json()["error"]["message"].startswith(f"`{name}"), query
+    missing = client.post(f"{API}/search", files={"picture": ("x.jpg", encoded(96, 64))})
+    assert missing.status_code == 422 and "form field `image`" in missing.json()["error"]["message"]
+    operation = client.get("/openapi.json").json()["paths"][f"{API}/search"]["post"]
+    assert {p["name"] for p in operation["parameters"]} == {"f", "more", "less", "k", "box", "keep"}
+    assert operation["requestBody"]["content"]["multipart/form-data"]["schema"]["required"] == ["image"]

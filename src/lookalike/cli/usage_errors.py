@@ -14,12 +14,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 def message(error: Any, program: str = "lookalike") -> str:
-    """Say what is wrong and what to do, from a usage error of the parser.
-
-    Args:
-        error: The exception of the parser.
-        program: How the program was called.
-    """
+    """Say what is wrong and what to do, from a usage error of the parser."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else program
     command = path.removeprefix(program).strip() or program

@@ -21,11 +21,7 @@ SIDE = 96  # pixels
 
 
 class Thumbnails:
-    """The thumbnails of one run.
-
-    Args:
-        folder: Folder that holds them; None shows names in their place.
-    """
+    """The thumbnails of one run."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder

@@ -177,13 +177,7 @@ def authenticate(keys: KeyStore, headers: dict[bytes, bytes]) -> tuple[str, str]
 
 
 def cookie_name(host: str) -> str:
-    """Name of a server's cookie; it contains the port, since browsers share cookies among all ports of a host.
-
-    Example:
-        >>> from lookalike.service.auth import cookie_name
-        >>> cookie_name("127.0.0.1:8080")
-        'lookalike_session_8080'
-    """
+    """Name of a server's cookie; it contains the port, since browsers share cookies among all ports of a host."""
     try:
         port = urlsplit(f"//{host}").port
     except ValueError:
@@ -192,13 +186,7 @@ def cookie_name(host: str) -> str:
 
 
 def required_rights(method: str, path: str) -> str:
-    """The right that a request needs: `none`, `read` or `write`.
-
-    Example:
-        >>> from lookalike.service.auth import required_rights
-        >>> required_rights("POST", "/api/v1/search"), required_rights("POST", "/api/v1/switch")
-        ('read', 'write')
-    """
+    """The right that a request needs: `none`, `read` or `write`."""
     if method in ("GET", "HEAD") and (path in SCREENS or path.startswith(SCREEN_PREFIXES)):
         return "none"
     if path.startswith(PUBLIC_PATHS):

@@ -25,9 +25,6 @@ class Encoder:
     """Dynamic batching: requests decode their own images, a few threads embed what is waiting together.
 
     There is one thread more than the model has streams, so that no stream is idle while a thread hands out results.
-
-    Args:
-        index: The index whose model is used; the model is loaded on first use.
     """
 
     def __init__(self, index: Index) -> None:

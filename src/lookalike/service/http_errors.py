@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import printable
@@ -25,11 +26,6 @@ class Problem(LookalikeError):
         status: HTTP status code.
         message: One sentence that says what is wrong and what to do.
         retry_after: Seconds after which the client may try again.
-
-    Example:
-        >>> from lookalike.service.http_errors import Problem
-        >>> Problem(503, "Busy. Try again in 2 s.", retry_after=2).status
-        503
     """
 
     def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
@@ -66,6 +62,10 @@ def install_error_handlers(app: FastAPI) -> None:
             log.warning("there are no file handles left", extra={"reason": str(error.strerror)})
             return error_response(503, "Busy. Try again in 5 s.", retry_after=5)
         raise error
+
+    @app.exception_handler(ClientDisconnect)
+    async def handle_disconnect(request: Request, error: ClientDisconnect) -> JSONResponse:
+        return error_response(400, "The rest of this request did not arrive.")
 
     @app.exception_handler(HTTPException)
     async def handle_http_error(request: Request, error: HTTPException) -> JSONResponse:

@@ -32,12 +32,7 @@ SUFFIXES = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".pn
 
 
 class Thumbnails:
-    """Thumbnails by content id, made on first use and kept in a bounded cache.
-
-    Args:
-        index: The index of the images.
-        limit: Bytes that the thumbnails of all indexes may take on disk.
-    """
+    """Thumbnails by content id, made on first use and kept in a bounded cache."""
 
     def __init__(self, index: Index, *, limit: int = CACHE_BYTES) -> None:
         self.index, self.limit = index, limit

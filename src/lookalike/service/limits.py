@@ -59,18 +59,7 @@ class Limits:
 
 
 class RateLimiter:
-    """Token bucket per client.
-
-    Args:
-        rate: Tokens per second; 0 disables the limit.
-        burst: Size of a bucket.
-
-    Example:
-        >>> from lookalike.service.limits import RateLimiter
-        >>> limiter = RateLimiter(rate=2.0, burst=1)
-        >>> limiter.wait("client", now=0.0), limiter.wait("client", now=0.0)
-        (0.0, 0.5)
-    """
+    """Token bucket per client."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self.rate, self.burst = rate, burst
@@ -101,18 +90,7 @@ def request_cost(path: str) -> float:
 
 
 class PixelBudget:
-    """Bounds the pixels that are decoded at the same time.
-
-    Args:
-        pixels: The total.
-
-    Example:
-        >>> from lookalike.service.limits import PixelBudget
-        >>> budget = PixelBudget(1_000)
-        >>> with budget.take(400):
-        ...     budget.available
-        600
-    """
+    """Bounds the pixels that are decoded at the same time."""
 
     def __init__(self, pixels: int = MAX_PIXELS) -> None:
         self.available = self.total = pixels

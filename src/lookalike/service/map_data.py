@@ -27,13 +27,7 @@ PreviousMap = tuple[int, Map]  # number and map that were shown before
 
 
 class MapData:
-    """An immutable state of the map.
-
-    Args:
-        map_: The map with ids and positions.
-        live: The open index.
-        previous: Number and map that pages show now, for the transition.
-    """
+    """An immutable state of the map."""
 
     def __init__(self, map_: Map, live: OpenIndex, previous: PreviousMap | None = None) -> None:
         self.map, self.live, self.number = map_, live, _number(map_, live)
@@ -162,12 +156,6 @@ def points_inside(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
     Shape:
         - points: `(n, 2)`; corners: `(c, 2)`.
         - output: `(n,)`, bool.
-
-    Example:
-        >>> from lookalike.service.map_data import points_inside
-        >>> square = np.array([[0, 0], [2, 0], [2, 2], [0, 2]])
-        >>> points_inside(np.array([[1, 1], [3, 1]]), square).tolist()
-        [True, False]
     """
     inside = np.zeros(len(points), bool)
     x, y = points.T

@@ -68,11 +68,6 @@ class RequestGuard:
     this machine. Therefore the `Host` must be ours, and whatever changes something must carry the header
     `X-Lookalike`, which a foreign page cannot set. `scope["exit_stack"]` holds what a request uses until it is
     answered.
-
-    Args:
-        app: The application behind it.
-        service: The running service.
-        hosts: Host names that are answered; None answers all.
     """
 
     def __init__(self, app: App, *, service: Service, hosts: frozenset[str] | None) -> None:
@@ -186,13 +181,7 @@ class Throttle(logging.Filter):
 
 
 def host_of(authority: str) -> str:
-    """The host name of a `Host` header, without its port.
-
-    Example:
-        >>> from lookalike.service.middleware import host_of
-        >>> host_of("[::1]:8080")
-        '::1'
-    """
+    """The host name of a `Host` header, without its port."""
     try:
         return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
     except ValueError:
@@ -238,10 +227,6 @@ class RequestLog:
 
     Addresses contain file names and search texts, headers contain keys: neither is logged. A line has the pattern of
     the route, method, status, time, and an id that the answer carries as `X-Request-Id`.
-
-    Args:
-        app: The application behind it.
-        metrics: Where requests are counted.
     """
 
     def __init__(self, app: App, *, metrics: Metrics) -> None:
@@ -273,11 +258,7 @@ class RequestLog:
 
 
 class Metrics:
-    """Prometheus metrics of a service, in a registry of their own so that two apps can run in one process.
-
-    Args:
-        service: The running service.
-    """
+    """Prometheus metrics of a service, in a registry of their own so that two apps can run in one process."""
 
     def __init__(self, service: Service) -> None:
         self.registry = CollectorRegistry()

@@ -156,11 +156,7 @@ class OpenIndex:
 
 
 class IndexSwitcher:
-    """Holds the live index; a request keeps the one it began with, and the last one closes an old index.
-
-    Args:
-        first: The index that answers at first.
-    """
+    """Holds the live index; a request keeps the one it began with, and the last one closes an old index."""
 
     def __init__(self, first: OpenIndex) -> None:
         self.now = first
@@ -196,11 +192,7 @@ def _close(live: OpenIndex) -> None:
 
 
 class IndexFollower:
-    """A thread that follows the index: a new live generation, rows written by others, a watched folder.
-
-    Args:
-        service: The running service.
-    """
+    """A thread that follows the index: a new live generation, rows written by others, a watched folder."""
 
     def __init__(self, service: Service) -> None:
         self.service = service

@@ -9,6 +9,7 @@ from typing import Any
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked, hold
 from lookalike.core.run import Run
+from lookalike.reporting.charts import thin
 from lookalike.service.http_errors import Problem
 
 SPARKLINE_POINTS = 40
@@ -17,11 +18,7 @@ PREFIX = "validation/"
 
 
 class Reports:
-    """The runs directly below some folders; nothing else is read.
-
-    Args:
-        folders: Where runs are looked for.
-    """
+    """The runs directly below some folders; nothing else is read."""
 
     def __init__(self, folders: list[Path]) -> None:
         self.folders = list(dict.fromkeys(folder.absolute() for folder in folders))
@@ -85,11 +82,7 @@ class Reports:
 
 
 class RunCurves:
-    """State, best step and logged curves of a run, read from its files while it runs or afterwards.
-
-    Args:
-        path: Folder of the run.
-    """
+    """State, best step and logged curves of a run, read from its files while it runs or afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, path.name
@@ -173,7 +166,4 @@ def _series(log: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
 
 
 def _thin(points: list[tuple[int, float]], count: int) -> list[tuple[int, float]]:
-    """At most `count` evenly spaced points, including the first and the last."""
-    if len(points) <= count:
-        return points
-    return [points[round(i * (len(points) - 1) / (count - 1))] for i in range(count)]
+    return [points[i] for i in thin(len(points), count)]

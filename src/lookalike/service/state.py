@@ -39,13 +39,6 @@ class Service:
         originals: Whether keys that can only read get originals.
         keep_metadata: Whether originals keep their metadata.
         watch: Seconds between two scans of the image folder; 0 means never.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from lookalike.service import create_app
-        >>> from lookalike.service.state import Service
-        >>> service = Service(la.Index.open("photos"), [Path("runs")])  # doctest: +SKIP
-        >>> app = create_app(service)  # doctest: +SKIP
     """
 
     first: Index

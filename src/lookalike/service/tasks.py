@@ -80,16 +80,7 @@ Task = Callable[..., dict[str, Any] | None]  # gets the job first
 
 
 class Jobs:
-    """A queue of background jobs; one runs at a time in a thread of its own.
-
-    Example:
-        >>> from lookalike.service.tasks import Jobs
-        >>> jobs = Jobs()
-        >>> job = jobs.start("index", "Updating the index", lambda job: {"new": 3})
-        >>> jobs.close(wait=True)
-        >>> job.state, job.result
-        ('finished', {'new': 3})
-    """
+    """A queue of background jobs; one runs at a time in a thread of its own."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="lookalike-job")

@@ -105,16 +105,6 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
 
     Raises:
         Problem: With status 413, 415 or 422.
-
-    Example:
-        >>> from pathlib import Path
-        >>> from lookalike.service import uploads
-        >>> data = next(Path("photos").glob("*/*.jpg")).read_bytes()
-        >>> width, height = uploads.check(data, "a.jpg", limit=1_000_000)
-        >>> uploads.check(b"text", "notes.txt", limit=1_000_000)
-        Traceback (most recent call last):
-            ...
-        lookalike.service.http_errors.Problem: notes.txt is not an image this server can read (...).
     """
     from PIL import Image
 
@@ -193,13 +183,7 @@ def _shown(name: str) -> str:
 
 @dataclass(frozen=True)
 class SavedQuery:
-    """An uploaded query that is kept for its link.
-
-    Args:
-        vector: The embedding.
-        hash: Hash of the uploaded file.
-        ratio: Width divided by height.
-    """
+    """An uploaded query that is kept for its link."""
 
     vector: np.ndarray
     hash: str

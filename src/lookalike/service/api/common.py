@@ -22,9 +22,10 @@ def nothing() -> list[Any]:
     return []
 
 
+FILTER_HELP = "COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"
 Filters = Annotated[
     list[Annotated[str, pydantic.Field(max_length=2_000)]],
-    Query(default_factory=nothing, max_length=50, description="COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"),
+    Query(default_factory=nothing, max_length=50, description=FILTER_HELP),
 ]
 Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
 Names = Annotated[list[str], Query(default_factory=nothing, max_length=20)]
@@ -74,13 +75,7 @@ def tagged(request: Request, document: Any) -> Response:
 
 
 def parse_box(text: str | None) -> tuple[float, float, float, float] | None:
-    """Parse `x1,y1,x2,y2`, fractions of width and height.
-
-    Example:
-        >>> from lookalike.service.api.common import parse_box
-        >>> parse_box("0,0,0.5,1")
-        (0.0, 0.0, 0.5, 1.0)
-    """
+    """Parse `x1,y1,x2,y2`, fractions of width and height."""
     if not text:
         return None
     try:

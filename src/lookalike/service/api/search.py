@@ -9,9 +9,12 @@ from typing import Annotated, Any, TypeVar
 
 import fastapi
 import numpy as np
-from fastapi import APIRouter, File, Request, Response, UploadFile
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
 from starlette.background import BackgroundTask
+from starlette.datastructures import UploadFile
 
 from lookalike._version import __version__
 from lookalike.core.files import hash_bytes
@@ -20,7 +23,18 @@ from lookalike.searching import Hits
 from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MAX_HITS, Query
 from lookalike.service import uploads
-from lookalike.service.api.common import Count, Filters, IndexDep, Names, ServiceDep, json_bytes, parse_box
+from lookalike.service.api.common import (
+    FILTER_HELP,
+    Count,
+    Filters,
+    IndexDep,
+    Names,
+    ServiceDep,
+    json_bytes,
+    live_of,
+    parse_box,
+    service_of,
+)
 from lookalike.service.auth import rights_of
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import PIXEL_BUDGET, open_image
@@ -175,39 +189,76 @@ def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any
     }
 
 
-@router.post("/search")
-async def search_by_upload(
-    service: ServiceDep,
-    live: IndexDep,
-    image: Annotated[UploadFile, File()],
-    f: Filters,
-    more: Names,
-    less: Names,
-    k: Count = 60,
-    box: Box = None,
-    keep: bool = True,
-) -> Response:
+class UploadQuery(BaseModel):
+    """Parameters of a search by an upload."""
+
+    f: list[Annotated[str, Field(max_length=2_000)]] = Field(max_length=50, description=FILTER_HELP)
+    more: list[str] = Field(max_length=20)
+    less: list[str] = Field(max_length=20)
+    k: int = Field(60, ge=1, le=600, description="How many hits")
+    box: str | None = Field(None, max_length=100, description="x1,y1,x2,y2 as fractions from 0 to 1")
+    keep: bool = True
+
+
+_LISTS = ("f", "more", "less")
+_UPLOAD_SCHEMA: dict[str, Any] = {
+    "parameters": [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in UploadQuery.model_json_schema()["properties"].items()
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["image"],
+                    "properties": {"image": {"type": "string", "format": "binary"}},
+                }
+            }
+        },
+    },
+}
+
+
+@router.post("/search", openapi_extra=_UPLOAD_SCHEMA)
+async def search_by_upload(request: Request) -> Response:
     """Search by an uploaded image, and by further images of the index (`more`, `less`).
 
     `query.id` can be used as a query for a few days, unless `keep` is false.
     """
+    # Parsed here: FastAPI inspects every annotation again for each request.
+    service = await service_of(request)
+    given = request.query_params
+    try:
+        params = UploadQuery.model_validate({**given, **{name: given.getlist(name) for name in _LISTS}})
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    form = await request.form(max_files=4, max_fields=20)
+    image = form.get("image")
+    if not isinstance(image, UploadFile):
+        raise Problem(422, "Send the image as form field `image`, a file of a multipart form.")
+    live = await live_of(request)
 
     def run() -> Response:
         start = time.monotonic()
         data = image.file.read()  # uploads that wait for their turn are on disk
-        where, region = live.where(f), parse_box(box)
-        like, unlike = ([live.record(name) for name in names] for names in (more, less))
-        query, query_id = _embed_upload(service, live, data, image.filename or "", region, keep)
+        where, region = live.where(params.f), parse_box(params.box)
+        like, unlike = ([live.record(name) for name in names] for names in (params.more, params.less))
+        query, query_id = _embed_upload(service, live, data, image.filename or "", region, params.keep)
         description = {"kind": "upload", "id": query_id, "ratio": query.ratio}
         vectors = [query.vector, *(record.vector for record in like if record.vector is not None)]
         identical = {query.hash} if region is None else set()
         examples = Examples(description, vectors, like, unlike, _content_ids(like + unlike), identical, start)
-        response = examples.respond(service, live, k, where)
+        response = examples.respond(service, live, params.k, where)
         if query_id:
             response.background = BackgroundTask(live.queries.write_pending)
         return response
 
-    return await service.search_pool.run(run)
+    try:
+        return await service.search_pool.run(run)
+    finally:
+        await form.close()
 
 
 def _embed_upload(
