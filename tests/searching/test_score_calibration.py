@@ -159,3 +159,37 @@ def test_a_real_run_is_checked_on_its_own_test_side(tmp_path: Path, model: Path)
     shutil.copytree(run.model, tmp_path / "alone")
     assert evaluate(data=folder, model=tmp_path / "alone").model.note == UNKNOWN
     assert evaluate(data=folder, model=model).model.note == ""
+
+
+def test_albums_give_no_percentages_unless_asked_for(tmp_path: Path, folder: Path) -> None:
+    albums = tmp_path / "albums"
+    for number, file in enumerate(sorted(folder.rglob("*.jpg"))):
+        (albums / f"20{10 + number % 12}").mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, albums / f"20{10 + number % 12}" / f"{number}.jpg")
+    write_json(tmp_path / "model" / "config.json", {"seed": 0})
+    done = index(folder=albums, model=tmp_path / "model", index=tmp_path / "i", progress=False)
+    said = "12 subfolders were taken as classes, but their images hardly look alike: percentages are off"
+    assert not done.calibrated and said in str(done) and "`lookalike index --labels` turns them on" in str(done)
+    hits = search(query=albums / "2010" / "0.jpg", index=tmp_path / "i", k=3)
+    assert isinstance(hits, Hits) and hits.kind == "uncalibrated" and said in hits.detail
+    trusted = make(albums, tmp_path / "i", labels=True)
+    assert trusted["queries"] == 96 and said not in trusted["note"]
+    assert make(albums, tmp_path / "i")["queries"] == 96, "the index remembers"
+
+
+def test_a_half_built_index_says_so(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    write_json(tmp_path / "model" / "config.json", {"seed": 0})
+    with monkeypatch.context() as patch:
+        patch.setattr("lookalike.searching.writer.Writer.finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            index(folder=folder, model=tmp_path / "model", index=tmp_path / "i", calibrate=False, progress=False)
+    query = folder / "class-01" / "2.jpg"
+    hits = search(query=query, index=tmp_path / "i", k=3)
+    assert isinstance(hits, Hits)
+    assert hits.detail == f"The index is unfinished, 96 of 96 so far: run `lookalike index {folder}`."
+    index(folder=folder, index=tmp_path / "i", progress=False)
+    finished = search(query=query, index=tmp_path / "i", k=3)
+    assert isinstance(finished, Hits) and "unfinished" not in finished.detail

@@ -48,6 +48,7 @@ def index(
     layout: str = "auto",
     split: str | None = None,
     calibrate: bool = True,
+    labels: bool = False,
     device: str = "auto",
     watch: bool = False,
     remove: Sequence[str] | None = None,
@@ -68,6 +69,7 @@ def index(
         layout: Layout of the folder; auto detects it.
         split: Only index this split.
         calibrate: Calibrate scores to probabilities on labeled images.
+        labels: Take subfolders as classes even if their images hardly look alike.
         device: Device to run the model on: auto, cpu, cuda or mps.
         watch: Keep updating the index when the folder changes, until Ctrl-C.
         remove: Remove images by a condition such as path=sea/* and keep them out (repeatable).
@@ -103,6 +105,7 @@ def index(
             layout=layout,
             split=split,
             calibrate=calibrate,
+            labels=labels,
             device=device,
             dry_run=dry_run,
             progress=progress,
@@ -127,6 +130,7 @@ def update_index(
     layout: str = "auto",
     split: str | None = None,
     calibrate: bool = True,
+    labels: bool = False,
     device: str = "auto",
     dry_run: bool = False,
     progress: bool = True,
@@ -143,6 +147,7 @@ def update_index(
         layout: See :func:`index`.
         split: See :func:`index`.
         calibrate: See :func:`index`.
+        labels: See :func:`index`; remembered by the index.
         device: See :func:`index`.
         dry_run: See :func:`index`.
         progress: See :func:`index`.
@@ -176,11 +181,13 @@ def update_index(
                     if dry_run:
                         return update.plan()
                     writer.manifest.layout, writer.manifest.split = layout, split
+                    writer.manifest.labels = writer.manifest.labels or labels
                     writer.generation.root = None if table.root is None else str(table.root)
                     writer.record_training_images(model)
                     result = update.run()
                     if calibrate:
-                        scores = fit(writer.folder, writer.store, progress=progress)
+                        albums = table.notes.get("layout") == "folder" and not writer.manifest.labels
+                        scores = fit(writer.folder, writer.store, folder_labels=albums, progress=progress)
                         result.calibrated, result.note = scores.calibration is not None, scores.why or scores.note
                     writer.finish(live=live)
                 finally:

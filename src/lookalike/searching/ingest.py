@@ -312,7 +312,7 @@ class IndexUpdate:
         count = len(self.changes.fresh) + len(self.changes.touched)
         size = row_bytes(writer.generation.store, writer.generation.dim)
         require_space(writer.path, count * size, f"Indexing {count:,} more images")
-        writer.begin()
+        writer.begin(len(self.table))
         self._relabel()
         start = time.monotonic()
         try:

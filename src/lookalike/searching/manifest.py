@@ -47,6 +47,7 @@ class Generation(pydantic.BaseModel):
         created: Time of creation.
         updated: Time of the last update.
         images: Number of images.
+        planned: Number of images of the folder when the last run began.
         complete: Whether the last run was finished.
         root: The folder that paths are relative to.
         columns: Columns that can be filtered by.
@@ -64,6 +65,7 @@ class Generation(pydantic.BaseModel):
     created: str
     updated: str
     images: int = 0
+    planned: int = 0
     complete: bool = False
     root: str | None = None
     columns: list[str] = []
@@ -80,6 +82,7 @@ class Manifest(pydantic.BaseModel):
         source: The image folder or table file, absolute.
         layout: Its layout.
         split: The split that is indexed.
+        labels: Whether subfolders are classes even if their images hardly look alike.
         without: Filters by which images were removed; they stay out.
         live: Number of the generation that answers searches.
         generations: All generations.
@@ -89,6 +92,7 @@ class Manifest(pydantic.BaseModel):
     source: str
     layout: str = "auto"
     split: str | None = None
+    labels: bool = False
     without: list[list[str]] = []
     live: int = 1
     generations: list[Generation] = []

@@ -146,9 +146,14 @@ class Query:
         if index.scores.background is not None:
             for hit, fraction in zip(hits, index.scores.background.fraction_below(scores), strict=True):
                 hit.closer_than = float(fraction)
-        calibration = index.scores.calibration
+        calibration, generation = index.scores.calibration, index.generation
+        if not generation.writes:
+            done, source = index.store.count(), index.manifest.source
+            return (
+                f"The index is unfinished, {done:,} of {generation.planned:,} so far: run `lookalike index {source}`."
+            )
         if calibration is None or not hits:
-            return ""
+            return index.scores.note
         # The query itself, if it is in the index, says nothing about its neighborhood.
         near = [hit.score for hit in neighborhood if not hit.identical] or [hit.score for hit in neighborhood]
         level = calibration.level(np.array(near))

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 # Enough for narrow intervals; of a larger index a sample is used, which makes neighborhoods a little sparser.
 QUERIES, GALLERY = 2_000, 20_000
+ALBUMS = (
+    "{count:,} subfolders were taken as classes, but their images hardly look alike: percentages are off; "
+    "`lookalike index --labels` turns them on."
+)
 
 
 @dataclass(frozen=True)
@@ -38,33 +42,40 @@ class Scores:
     note: str = ""
 
 
-def fit(folder: Path, store: Store, *, progress: bool = True) -> Scores:
+def fit(folder: Path, store: Store, *, folder_labels: bool = False, progress: bool = True) -> Scores:
     """Fit and store a calibration, on images that the model was not trained on where there are enough.
 
     Args:
         folder: Folder of the generation.
         store: Its store.
+        folder_labels: Labels are names of subfolders, which may be albums: fit only if their images look alike.
         progress: Whether to show progress.
 
     Returns:
         The calibration.
     """
-    from lookalike.evaluation.calibration import calibrate, random_pair_scores
+    from lookalike.evaluation.calibration import calibrate, label_agreement, random_pair_scores
 
     with Progress("Calibrating scores", shown=progress):
         seen = training_overlap.training_images(folder / "model")
         vectors, labels, contents, held_out = _sample(store, seen)
         caveat = training_overlap.UNKNOWN if seen is None else ""
-        calibration, why, note = None, "no image has a label", ""
+        calibration, why, note, queries = None, "no image has a label", "", labels[:0]
+        albums = folder_labels and label_agreement(vectors, labels, ids=contents).weak
         # If too few images were held out, calibrate on training images, and say so.
-        for mask, note_ in ((held_out, caveat), (np.ones_like(held_out), caveat or training_overlap.SEEN)):
+        for mask, note_ in ((held_out, caveat), (np.ones_like(held_out), caveat or training_overlap.SEEN)) * (
+            not albums
+        ):
             queries, note = _queries(labels, mask), note_
             if len(queries):
                 calibration, why = calibrate(vectors, labels, query=queries, ids=contents)
             if calibration is not None or mask.all():
                 break
         random_pairs = random_pair_scores(vectors)
-    scores = Scores(calibration, random_pairs, why, note if calibration is not None else "")
+    if albums:
+        count = len(np.unique(labels[labels >= 0]))
+        why, note = "", ALBUMS.format(count=count)
+    scores = Scores(calibration, random_pairs, why, note if calibration is not None or albums else "")
     document = {
         "calibration": None if calibration is None else calibration.to_json(),
         "background": None if random_pairs is None else random_pairs.to_json(),

@@ -94,9 +94,9 @@ class Writer:
         document = {"images": None if images is None else sorted(images)}
         write_json(self.folder / "model" / training_overlap.FILE, document, private=True)
 
-    def begin(self) -> None:
-        """Mark the generation as incomplete until `finish`."""
-        self.generation.complete = False
+    def begin(self, planned: int) -> None:
+        """Mark the generation as incomplete until `finish`, which will leave this number of images."""
+        self.generation.complete, self.generation.planned = False, planned
         self.manifest.write(self.path)
 
     def finish(self, *, live: bool = True) -> None:
