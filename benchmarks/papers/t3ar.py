@@ -346,7 +346,7 @@ def shortcut(context: ClaimContext) -> ClaimOutcome:
 
 def _claim(key: str, statement: str, figure: str, small: str, run: Any, data: str = "domainnet126") -> Claim:
     at_scale = f"`python -m benchmarks.papers t3ar --scale paper --only {key}`, with the data set as DATA/{data}"
-    return Claim(key, PAPER, statement, figure, small, at_scale, run)
+    return Claim(key, PAPER, statement, figure, small, at_scale, run, question=key.startswith(("1-", "2-")))
 
 
 TEST = (
