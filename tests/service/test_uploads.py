@@ -138,6 +138,21 @@ def test_a_large_image_in_color_and_a_part_of_it(client: Any) -> None:
     assert grown() < 500, f"{grown():.0f} MB"
 
 
+@pytest.mark.parametrize(
+    ("form", "side", "code"), [("WEBP", 4_900, 200), ("WEBP", 5_200, 413), ("JPEG2000", 5_200, 413)]
+)
+def test_formats_whose_decoders_take_more_memory_have_a_lower_limit(
+    client: Any, form: str, side: int, code: int
+) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (side, side), (10, 200, 30)).save(out, form)
+    with memory() as grown:
+        answer = send(client, out.getvalue())
+    assert answer.status_code == code and grown() < 500, f"{grown():.0f} MB"
+    if code == 413:
+        assert "the limit is 25,000,000 pixels" in error_message(answer)
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_uploads(client: Any, what: str) -> None:
     data, wanted = HOSTILE[what]

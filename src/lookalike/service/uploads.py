@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
 
 MAX_IMAGE_PIXELS = 100_000_000
+FORMAT_COST = {"WEBP": 4, "JPEG2000": 4, "AVIF": 3, "HEIF": 3}  # memory per pixel, relative to other formats
 MIN_SIDE = 32  # pixels on the short side of a part
 BODY_SECONDS = 30.0  # of silence while a body is sent
 MIN_BYTES_PER_SECOND = 20_000  # a client at this speed never times out
@@ -121,11 +122,18 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
         if isinstance(error.__cause__, Image.DecompressionBombError):
             raise Problem(413, f"This image has far too many pixels; the limit is {MAX_IMAGE_PIXELS:,}.") from None
         raise unreadable(name, error.reason) from None
-    if width * height > MAX_IMAGE_PIXELS:
-        raise Problem(
-            413, f"This image has {width:,} × {height:,} pixels; the limit is {MAX_IMAGE_PIXELS:,} pixels in total."
-        )
+    limit = round(MAX_IMAGE_PIXELS * width * height / decoding_cost(data, width, height))
+    if width * height > limit:
+        raise Problem(413, f"This image has {width:,} × {height:,} pixels; the limit is {limit:,} pixels in total.")
     return width, height
+
+
+def decoding_cost(data: bytes, width: int, height: int) -> int:
+    """Pixels to charge for an image: decoders of some formats take several times the memory of others."""
+    from lookalike.data.decoding import format_of
+
+    simple = data[:2] == b"\xff\xd8" or data[:4] == b"\x89PNG"
+    return width * height * (1 if simple else FORMAT_COST.get(format_of(data), 1))
 
 
 def decode_part(

@@ -274,7 +274,7 @@ def _embed_upload(
         fraction = 1.0 if region is None else min(region[2] - region[0], region[3] - region[1])
         side = max(side, MIN_STORED_LENGTH * fraction * min(width, height) / max(width, height))
     try:
-        with PIXEL_BUDGET.take(width * height):
+        with PIXEL_BUDGET.take(uploads.decoding_cost(data, width, height)):
             pixels, part = uploads.decode_part(data, region, side)
             if pixels.nbytes > MAX_PENDING_BYTES:
                 pixels = shrink(pixels, uploads.STORED_SIDE, of=max)
