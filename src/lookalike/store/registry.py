@@ -95,7 +95,7 @@ def row_bytes(name: str, dim: int) -> int:
 
     Example:
         >>> row_bytes("local", 512)
-        3556
+        3560
     """
     return 300 if _on_server(store_class(name)) else 5 * dim + 1_000  # vector and graph; payload and its indexes
 

@@ -119,7 +119,7 @@ class Answering(http.server.BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.seen.append(body)
-        text = b'{"hits": [{"id": 1}]}' if b"good" in body else b'{"hits": []}'
+        text = b'{"hits":[{"id":1}]}' if b"good" in body else b'{"hits":[]}'
         self.send_response(503 if b"busy" in body else 200)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
