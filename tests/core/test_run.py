@@ -73,3 +73,10 @@ def test_one_process_at_a_time() -> None:
     run = Run.create("x", {}, path="r")
     with run.locked(), pytest.raises(Locked, match="The run"), Run("r").locked():
         pass
+
+
+def test_a_run_is_created_in_the_folder_one_stands_in(tmp_path: Path) -> None:
+    run = Run.create("ms", {"seed": 3}, path=".")
+    assert Path.cwd() == tmp_path and run.config["seed"] == 3 and Run.is_run(tmp_path)
+    with pytest.raises(LookalikeError, match="already holds a run"):
+        Run.check_available(".")

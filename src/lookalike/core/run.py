@@ -70,7 +70,8 @@ class Run:
                 path = base.with_name(f"{base.name}-{count}")
         path = Path(path).absolute()
         cls.check_available(path)
-        with atomic_folder(path) as part:
+        # An existing empty folder is not replaced: a shell may stand in it.
+        with contextlib.nullcontext(path) if path.exists() else atomic_folder(path) as part:
             write_yaml(part / "config.yaml", config)
             write_json(part / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
         return cls(path)
