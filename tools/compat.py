@@ -62,31 +62,12 @@ def make(place: Path) -> dict[str, Path]:
 
 
 def _curve(folder: Path) -> None:
-    """A model's curve, learned on made-up features of twelve classes."""
-    import numpy as np
-    from tests.shift.test_placement import encode, world
+    """A model's calibration on made-up features."""
+    from tests.shift.test_placement import encode, labeled
 
-    from lookalike.shift.graded_folders import (
-        HeldOutModel,
-        LabeledFeatures,
-        SplitPoint,
-        class_halves,
-        far_limit,
-        grade_folders,
-    )
     from lookalike.shift.shift_curve import ShiftCurve
 
-    features, labels = world(classes=16, images=26, dim=8)
-    train, held = np.flatnonzero(labels < 4), np.flatnonzero(labels >= 4)
-    images = LabeledFeatures(features, labels)
-    model = HeldOutModel(encode, train, held)
-    graded, reference, kinds = grade_folders(images, model, class_halves(labels, held, 0), plain=2)
-    split = SplitPoint(1, 10.0, 0.8, reference, reference.project(features[held]))
-    far = far_limit(images, held, reference)
-    learned = ShiftCurve.fit(
-        "abc", graded, splits=[split], reference=reference, class_centers=kinds, far=far, about={"seed": 0}
-    )
-    learned.save(folder)
+    ShiftCurve.fit("abc", labeled(), encode, {"images": 1056}).save(folder)
 
 
 def main() -> int:

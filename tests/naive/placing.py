@@ -5,32 +5,6 @@ from __future__ import annotations
 import math
 
 
-def cv_plus(centers, residuals, level):
-    """⌊α(n+1)⌋-th smallest of center − |r| and ⌈(1−α)(n+1)⌉-th smallest of center + |r|."""
-    count = len(residuals)
-    rank = math.ceil(level * (count + 1))
-    if rank > count:
-        return -math.inf, math.inf
-    lows = sorted(c - abs(r) for c, r in zip(centers, residuals, strict=True))
-    highs = sorted(c + abs(r) for c, r in zip(centers, residuals, strict=True))
-    return lows[count + 1 - rank - 1], highs[rank - 1]
-
-
-def grouped_interval(said, groups, level):
-    """The smallest value below which (1 + level)/2 of the weight lies, and the largest above which it does."""
-    names, wanted = set(groups), (1 + level) / 2
-
-    def weight(keep):
-        return sum(
-            sum(keep(v) for v, g in zip(said, groups, strict=True) if g == name) / list(groups).count(name)
-            for name in names
-        ) / (len(names) + 1)
-
-    highs = [v for v in sorted(said) if weight(lambda other, v=v: other <= v) >= wanted - 1e-9]
-    lows = [v for v in sorted(said) if weight(lambda other, v=v: other >= v) >= wanted - 1e-9]
-    return (max(lows) if lows else min(said)), (min(highs) if highs else max(said))
-
-
 def neighbors(vectors, row, count):
     scored = [(-float(vectors[row] @ vectors[other]), other) for other in range(len(vectors)) if other != row]
     return [other for _, other in sorted(scored)[:count]]
@@ -100,12 +74,3 @@ def evidence(vectors, features, kinds, row):
         "size": math.log(count),
         "profile": sum(a * b for a, b in zip(profile(row), profile(hit), strict=True)),
     }
-
-
-def recall(vectors, labels):
-    hits, asked = 0, 0
-    for row in range(len(vectors)):
-        if sum(label == labels[row] for label in labels) > 1:
-            asked += 1
-            hits += labels[neighbors(vectors, row, 1)[0]] == labels[row]
-    return hits / asked, asked

@@ -16,15 +16,7 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
 from lookalike.shift import graded_folders, neighbor_features, placement
-from lookalike.shift.graded_folders import (
-    HeldOutModel,
-    LabeledFeatures,
-    SplitPoint,
-    TrainingReference,
-    class_halves,
-    far_limit,
-    grade_folders,
-)
+from lookalike.shift.graded_folders import LabeledFeatures, TrainingReference, draw_folder, grade_folders
 from lookalike.shift.shift_curve import ShiftCurve
 
 
@@ -46,132 +38,94 @@ def encode(rows):
     return unit(np.asarray(rows) * np.linspace(2, 0.5, rows.shape[1]))
 
 
+STYLE = 0.3 * numpy_rng(2, "style").standard_normal(40)
+
+
+def labeled(classes=44, images=24, styles=True):
+    features, labels = world(classes, images)
+    train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
+    noise = 0.1 * numpy_rng(1, "n").standard_normal(features[held].shape)
+    looks = {"gray 3": unit(features[held] + STYLE), "noise 3": unit(features[held] + noise)} if styles else {}
+    return LabeledFeatures(features, labels, train, held, looks, held)
+
+
 @pytest.fixture(scope="module")
 def curve():
-    features, labels = world()
-    train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
-    styles = {
-        "gray": unit(features[held] + 0.05),
-        "noise": unit(features[held] + 0.03 * numpy_rng(1, "n").standard_normal(features[held].shape)),
-    }
-    images = LabeledFeatures(features, labels, styles, held)
-    model = HeldOutModel(encode, train, held)
-    graded, reference, class_centers = grade_folders(images, model, class_halves(labels, held, 0), plain=4, styled=2)
-    splits = [
-        SplitPoint(k, 10.0 * k, 0.9 - 0.1 * k, reference, reference.project(unit(features[held] + 0.1 * k)))
-        for k in range(1, 4)
-    ]
-    far = far_limit(images, held, reference)
-    about = {"images": len(labels)}
-    return ShiftCurve.fit(
-        "abc", graded, splits=splits, reference=reference, class_centers=class_centers, far=far, about=about
-    )
+    return ShiftCurve.fit("abc", labeled(), encode, {"images": 1056})
 
 
-# ---- evidence ------------------------------------------------------------------------------------
+# ---- features ------------------------------------------------------------------------------------
 
 
-def test_evidence_is_what_the_loops_say():
+def test_features_are_what_the_loops_say():
     features, labels = world(classes=8, images=9)
     vectors = encode(features)
     class_centers = neighbor_features.class_means(vectors[labels < 4], labels[labels < 4])
     images = labels >= 3
-    found = neighbor_features.neighbor_features(vectors[images], features[images], class_centers)
-    for row in (0, 7, 44):
-        said = dict(zip(neighbor_features.FEATURES, found[row].tolist(), strict=True))
-        expected = naive.evidence(vectors[images], features[images], class_centers, row)
-        assert {name: said[name] for name in expected} == pytest.approx(expected, abs=2e-4)
+    found, nearest = neighbor_features.folder_features(vectors[images], features[images], class_centers)
+    each = [naive.evidence(vectors[images], features[images], class_centers, row) for row in range(images.sum())]
+    said = dict(zip(neighbor_features.FEATURES, found.tolist(), strict=True))
+    expected = {name: float(np.mean([one[name] for one in each])) for name in each[0]}
+    assert {name: said[name] for name in expected} == pytest.approx(expected, abs=2e-4)
+    assert nearest[5] == naive.neighbors(vectors[images], 5, 1)[0]
 
 
-def test_recall_is_what_the_loops_say():
+def test_first_neighbors_form_clusters():
+    angles = np.array([0.0, 0.1, 2.0, 2.1, 4.0, 4.1])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    nearest = neighbor_features.nearest(vectors @ vectors.T, 1)[1][:, 0]
+    assert neighbor_features.cluster_counts(vectors, nearest)[0] == 3
+
+
+def test_an_image_alone_in_its_class_is_a_miss():
     features, labels = world(classes=5, images=6, spread=2.0)
     labels = labels.copy()
-    labels[0] = 9  # alone in its class: it does not ask
-    assert graded_folders.folder_recall(features, labels) == pytest.approx(naive.recall(features, labels))
-
-
-def test_evidence_follows_its_image():
-    features, labels = world(classes=8, images=8)
-    vectors, order = encode(features), numpy_rng(0, "order").permutation(len(features))
-    class_centers = neighbor_features.class_means(vectors, labels)
-    one = neighbor_features.neighbor_features(vectors, features, class_centers)
-    two = neighbor_features.neighbor_features(vectors[order], features[order], class_centers)
-    np.testing.assert_allclose(one[order], two, atol=1e-4)
-
-
-def test_without_classes_of_training_nothing_is_said_of_them():
-    features, _ = world(classes=6, images=8)
-    found = dict(
-        zip(
-            neighbor_features.FEATURES,
-            neighbor_features.neighbor_features(features, features, features[:0]).T,
-            strict=True,
-        )
-    )
-    assert not any(found[name].any() for name in ("classes sharp", "classes", "same class", "profile"))
-    assert (found["features first"] == 1).all() and (found["features rank"] == 0).all()
-    assert found["half 10"].mean() < 1.0
-
-
-def test_images_that_were_trained_on_are_no_witnesses_for_their_classes():
-    from lookalike.shift.graded_folders import training_class_means
-
-    features, labels = world(classes=6, images=8)
-    rows, images = np.arange(len(labels)), LabeledFeatures(features, labels)
-    assert len(training_class_means(images, HeldOutModel(encode, rows, rows), features)) == 0
-    assert len(training_class_means(images, HeldOutModel(encode, rows[labels < 4], rows[labels >= 4]), features)) == 4
+    labels[0] = 9
+    expected = np.mean([labels[naive.neighbors(features, k, 1)[0]] == labels[k] for k in range(len(labels))])
+    assert graded_folders.folder_recall(features, labels) == pytest.approx(expected)
+    assert graded_folders.folder_recall(features, np.arange(len(labels))) == 0.0
 
 
 # ---- distance ------------------------------------------------------------------------------------
 
 
-def test_the_distance_does_not_depend_on_how_many_images_there_are():
+def test_a_farther_shift_lies_farther_whatever_the_number_of_images():
     rng = numpy_rng(0, "gaussian")
-    reference = TrainingReference.fit(rng.standard_normal((4000, 80)))
-    near = [reference.distance(reference.project(rng.standard_normal((n, 80))))[0] for n in (120, 400, 1500)]
-    moved = [reference.distance(reference.project(rng.standard_normal((n, 80)) + 0.5))[0] for n in (120, 400, 1500)]
-    assert max(map(abs, near)) < 3.0
-    assert min(moved) > 10.0
-    assert max(moved) - min(moved) < 0.35 * np.mean(moved)
+    reference = TrainingReference.fit(rng.standard_normal((4000, 30)))
 
+    def distance(shift, images=300):
+        return reference.distance(reference.project(rng.standard_normal((images, 30)) + shift))
 
-def test_a_farther_shift_lies_farther():
-    rng = numpy_rng(0, "gaussian")
-    reference = TrainingReference.fit(rng.standard_normal((2000, 30)))
-    found = [reference.distance(reference.project(rng.standard_normal((300, 30)) + s))[0] for s in (0, 0.3, 0.6, 1.2)]
+    found = [distance(shift) for shift in (0, 0.3, 0.6, 1.2)]
     assert found == sorted(found)
+    assert distance(0.6, 150) == pytest.approx(distance(0.6, 1500), rel=0.2)
 
 
 # ---- folders -------------------------------------------------------------------------------------
 
 
-def test_folders_are_class_subsets_of_every_size():
-    features, labels = world(classes=20, images=40)
-    classes = graded_folders.Classes.of(features, labels, np.arange(len(labels)), features.mean(axis=0))
+def test_folders_have_few_and_many_classes_and_images():
+    features, labels = world(classes=60, images=40)
+    groups = [np.flatnonzero(labels == code) for code in range(60)]
+    means = np.stack([features[group].mean(axis=0) for group in groups])
     rng = numpy_rng(0, "draws")
-    drawn = [graded_folders.draw_folder(classes, rng) for _ in range(60)]
-    sizes, counts = [len(rows) for rows in drawn], [len(np.unique(labels[rows])) for rows in drawn]
-    assert min(sizes) >= 100 and max(sizes) <= 1000 and max(sizes) > 400
-    assert min(counts) <= 4 and max(counts) >= 15
-    assert all(len(np.unique(rows)) == len(rows) for rows in drawn)
-    with pytest.raises(LookalikeError, match="too few"):
-        graded_folders.draw_folder(
-            graded_folders.Classes.of(features, labels, np.arange(60), features.mean(axis=0)), rng
-        )
+    drawn = [draw_folder(groups, means, np.linalg.norm(means, axis=1), rng) for _ in range(150)]
+    counts = np.array([len(np.unique(labels[rows])) for rows in drawn])
+    per_class = np.array([len(rows) for rows in drawn]) / counts
+    assert min(map(len, drawn)) >= 50 and max(map(len, drawn)) <= 1000
+    assert counts.min() <= 3 and counts.max() >= 50
+    assert (per_class < 3.5).sum() >= 10 and (per_class > 20).sum() >= 10
+    assert draw_folder([np.arange(20), np.arange(20, 40)], means[:2], np.zeros(2), rng) is None
 
 
-def test_points_of_a_half_hold_its_classes_only():
-    features, labels = world()
-    held = np.flatnonzero(labels >= 14)
-    halves = class_halves(labels, held, 0)
-    model = HeldOutModel(encode, np.flatnonzero(labels < 14), held)
-    points = [folder.point for folder in grade_folders(LabeledFeatures(features, labels), model, halves, plain=2)[0]]
-    sides = [set(half) for pair in halves for half in pair]
-    assert len(points) == 24
-    for number, point in enumerate(points):
-        assert set(point.classes) <= sides[number // 2]
+def test_folders_of_a_half_are_judged_without_their_classes():
+    graded, _, _ = grade_folders(labeled(styles=False), encode)
+    assert len(graded) > 300
+    for folder in graded:
+        assert set(folder.classes) <= set(range(14, 44)) and folder.count == len(folder.classes)
+        assert folder.excluded == folder.classes or len(folder.excluded) == 15
     with pytest.raises(LookalikeError, match="too few to learn"):
-        class_halves(labels, held[:150], 0)
+        replace(labeled(), held=np.arange(14 * 24, 14 * 24 + 60)).split_classes(0)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -206,86 +160,76 @@ def test_the_median_is_the_one_of_pillow(size):
 # ---- the curve -----------------------------------------------------------------------------------
 
 
-def folder_of(seed=5, classes=8, images=25, shift=0.0):
-    rows, labels = world(classes=30, images=images, seed=0)
-    chosen = np.isin(labels, 14 + np.arange(classes))
+def folder_of(classes=8, images=24, shift=0.0):
+    rows, labels = world(44, 24)
+    chosen = np.isin(labels, 20 + np.arange(classes)) & (np.arange(len(labels)) % 24 < images)
     return unit(rows[chosen] + shift), labels[chosen]
 
 
 def test_a_folder_is_placed_with_an_interval(curve):
-    features, _ = folder_of()
+    features, labels = folder_of()
     found = curve.place(encode(features), features)
-    assert found.verdict == "placed" and found.recall is not None
+    assert found.verdict == "placed" and found.message.startswith("Expect recall@1 ")
     assert found.recall.low <= found.recall.value <= found.recall.high
-    assert found.position.split in (1, 2, 3)
-    assert found.message.startswith(f"As far from training as split {found.position.split} of 3; expect recall@1 ")
+    assert found.recall.low <= graded_folders.folder_recall(encode(features), labels) <= found.recall.high
     wide = curve.place(encode(features), features, level=0.95).recall
     assert wide.low <= found.recall.low and wide.high >= found.recall.high
 
 
-def test_a_split_lands_on_itself(curve):
-    features, labels = world()
-    held = features[labels >= 14]
-    for split in curve.splits:
-        moved = unit(held + 0.1 * split.id)
-        found = curve.place(encode(moved), moved)
-        assert abs(found.position.split - split.id) <= 1
+def test_the_number_of_classes_narrows_the_interval(curve):
+    widths = {True: [], False: []}
+    for classes, images in ((5, 24), (8, 20), (12, 10), (20, 5), (24, 3)):
+        features, _ = folder_of(classes, images)
+        for told in (False, True):
+            found = curve.place(encode(features), features, classes=classes if told else None).recall
+            widths[told].append(found.high - found.low)
+    assert np.mean(widths[True]) < np.mean(widths[False])
+    features, _ = folder_of()
+    many = curve.place(encode(features), features, classes=90)
+    assert many.verdict == "cannot_say" and "90 classes are outside" in many.message
+    few = curve.place(encode(features[:50]), features[:50], classes=35)
+    assert few.recall is None and "too few per class" in few.reason
 
 
-def test_twice_the_images_move_the_estimate_by_less_than_its_interval(curve):
-    features, _ = folder_of(classes=8, images=40)
-    half = features[::2]
-    one, two = curve.place(encode(half), half).recall, curve.place(encode(features), features).recall
-    assert abs(one.value - two.value) < min(one.high - one.low, two.high - two.low)
-
-
-def test_small_and_far_folders_are_said_to_be(curve):
+def test_what_was_not_calibrated_gets_a_reason_and_what_would_help(curve):
     features, _ = folder_of(classes=2, images=20)
     small = curve.place(encode(features), features)
-    assert small.verdict == "too_few" and small.recall is None and "too few for an estimate" in small.message
-    assert "near training" in small.message
+    assert small.verdict == "cannot_say" and small.recall is None and "40 images are too few" in small.message
+    assert small.message.endswith("Label some images and run `lookalike evaluate`.")
     far = unit(numpy_rng(0, "far").standard_normal((150, 40)) - 3)
-    found = curve.place(encode(far), far)
-    assert found.verdict == "out_of_range" and found.message.startswith("Out of range: ")
-    assert "no measurement supports it" in found.message
-    assert "far from training" in curve.place(encode(far[:50]), far[:50]).message
+    assert "farther from training" in curve.place(encode(far), far).reason
+    gray, _ = folder_of(shift=STYLE)
+    assert "look different" in replace(curve, far=100.0).place(encode(gray), gray).reason
+    one = unit(np.ones((60, 40)) + 1e-3 * numpy_rng(0, "copies").standard_normal((60, 40)))
+    alike = replace(curve, far=100.0, style=None).place(encode(one), one)
+    assert "unlike those of every calibration folder" in alike.reason
 
 
-def test_a_folder_nearer_than_the_curve_is_taken_for_its_near_end(curve):
-    features, _ = folder_of()
-    plain = curve.place(encode(features), features)
-    best = plain.recall.low - 0.1
-    points = [replace(point, distance=point.distance + 100, recall=min(point.recall, best)) for point in curve.points]
-    far = replace(curve, points=points)
-    found = far.place(encode(features), features)
-    assert found.verdict == "placed" and "Nearer" not in plain.message
-    assert found.recall.low <= found.recall.value == best < plain.recall.value
-    assert found.recall.high == plain.recall.high
-    start = "Nearer to training than every folder the curve was learned on, so its near end is used"
-    assert found.message.startswith(
-        f"{start} (split {found.position.split} of 3); expect recall@1 {best:.2f}, between "
-    )
-    bare = replace(far, splits=[]).place(encode(features), features)
-    assert bare.message.startswith(f"{start}; expect recall@1 {best:.2f}, between ")
+def test_held_out_images_of_trained_classes_cannot_calibrate():
+    images = labeled(styles=False)
+    with pytest.raises(LookalikeError, match="classes the model was trained on"):
+        ShiftCurve.fit("abc", replace(images, train=images.held[::2], held=images.held[1::2]), encode, {})
 
 
 def test_the_curve_comes_back_from_disk_as_it_was(curve, tmp_path):
     curve.save(tmp_path / "model.curve")
     again = ShiftCurve.load(tmp_path / "model.curve")
     features, _ = folder_of()
-    assert again.place(encode(features), features) == curve.place(encode(features), features)
+    for classes in (None, 8):
+        place = {"vectors": encode(features), "features": features, "classes": classes}
+        assert again.place(**place) == curve.place(**place)
     document = read_json(tmp_path / "model.curve" / "curve.json")
-    assert document["format"] == 2 and document["kind"] == "curve"
+    assert document["kind"] == "curve"
     write_json(tmp_path / "model.curve" / "curve.json", {**document, "format": 99})
     with pytest.raises(LookalikeError, match="format 99"):
         ShiftCurve.load(tmp_path / "model.curve")
-    del document["points"]
+    del document["folders"]
     write_json(tmp_path / "model.curve" / "curve.json", document)
     with pytest.raises(LookalikeError, match="damaged"):
         ShiftCurve.load(tmp_path / "model.curve")
 
 
-# ---- the verb ------------------------------------------------------------------------------------
+# ---- the command ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +256,7 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     found = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
     path = trained.path / "model.curve" / "curve.json"
-    assert found.position.images == 120 and path.is_file()
+    assert found.images == 120 and path.is_file()
     before = path.stat().st_mtime_ns
     again = shift.place(model=trained.path, folder=folder)
     assert path.stat().st_mtime_ns == before
@@ -324,7 +268,6 @@ def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_pat
     assert found.message in report(run=tmp_path / "placed").read_text()
     document = read_json(path)
     assert document["about"]["trained_on"] + document["about"]["held_out"] == 480
-    assert len(document["splits"]) >= 3
     assert document["about"]["styles"][-1] == "poster 2 and gray 3"
 
 
@@ -338,7 +281,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
     monkeypatch.setattr(placement, "STYLES", placement.STYLES[-1:])
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     one, two = (
-        helpers.make_images(tmp_path / name, classes=6, images=40, width=40, height=40, seed=seed)
+        helpers.make_images(tmp_path / name, classes=12, images=20, width=40, height=40, seed=seed)
         for name, seed in (("one", 3), ("two", 4))
     )
     curve = tmp_path / "curve"
@@ -347,7 +290,7 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
         shift.place(model=trained.path, folder=folder, curve=curve, **asked)
         return capsys.readouterr().err
 
-    assert "once, from 240 held-out images of `one`" in said(data=one)
+    assert "once, on 240 held-out images of `one`" in said(data=one)
     first = ShiftCurve.load(curve)
     assert first.about["seed"] == 0
 

@@ -309,9 +309,9 @@ def _place(placed: Any, options: Options) -> Answer:
     blind, out = placed.baseline, options.get("out")
     lines = rows(
         [
-            ("Images", f"{placed.position.images:,}"),
-            ("Measure", f"recall@1 among {placed.position.used:,} images of the folder"),
-            ("Interval", f"holds {100 * placed.level:.0f} times in 100, for classes the model has not seen"),
+            ("Images", f"{placed.images:,}"),
+            ("Measure", f"images, of {placed.used:,}, whose nearest neighbor in the folder shows the same class"),
+            ("Interval", f"{100 * placed.level:.0f} %, calibrated on folders of known classes"),
             ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
             ("Report", f"lookalike report {short(out)}" if out else None),
         ]

@@ -1,15 +1,16 @@
-"""Features of an image's neighborhood that tell, without labels, whether its nearest neighbor has the same class.
+"""Features of a folder that tell, without labels, which recall@1 to expect of it.
 
 Recall@1 depends on the distance from training, but as much on how many classes there are and how many images each has.
 Those are unknown, and show in the neighbors: whether they choose each other, share neighbors, and stay the same when
-images are compared by the features before the head or by half of the dimensions; whether both resemble the same
-training classes; and how many directions the folder uses for its size. Nothing here depends on the scale of the
-similarities, which another style changes.
+images are compared by the features before the head or by half of the dimensions; how fast similarity falls with the
+rank; how many clusters first neighbors form; whether neighbors resemble the same training classes.
 """
 
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.neighbors import top_k_scores
@@ -17,17 +18,17 @@ from lookalike.evaluation.neighbors import top_k_scores
 NEIGHBORS = 50  # the neighbor that stands for an image's surroundings
 TEMPERATURES = (0.05, 0.1)  # temperatures at which an image belongs to the classes of training
 FEATURES = (
-    *("first", "gap 2", "gap 5", "gap 10", "gap 50", "mutual", "back"),
+    *("first", "gap 2", "gap 3", "gap 5", "gap 10", "gap 20", "gap 50", "mutual", "back"),
     *("shared 5", "shared 10", "shared 20"),
     *("features first", "features rank", "features 10", "half first", "half rank", "half 10"),
     *("hub", "own hub"),
     *("classes sharp", "classes", "same class", "profile"),
-    *("directions", "features directions", "size"),  # of the folder
+    *("similarity", "level", "spread", "directions", "features directions", "size", "cluster", "larger cluster"),
 )
 
 
-def neighbor_features(vectors: np.ndarray, features: np.ndarray, class_centers: np.ndarray) -> np.ndarray:
-    """Features of every image of a folder (columns: ``FEATURES``).
+def folder_features(vectors: np.ndarray, features: np.ndarray, class_centers: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Features of a folder (columns: ``FEATURES``), and the nearest neighbor of every image.
 
     Args:
         vectors: Unit embeddings of shape ``(n, d)``, n ≥ 3.
@@ -36,14 +37,14 @@ def neighbor_features(vectors: np.ndarray, features: np.ndarray, class_centers: 
             columns about classes are 0.
 
     Returns:
-        Array of shape ``(n, len(FEATURES))``.
+        Array of shape ``(len(FEATURES),)``, most of them means over the images, and indices of shape ``(n,)``.
     """
     rows = np.arange(len(vectors))
     scores = vectors @ vectors.T
     values, near = nearest(scores, NEIGHBORS)
     level, spread = _background(scores)
     nearest_row, first = near[:, 0], values[:, 0]
-    gaps = [(first - values[:, min(rank, values.shape[1]) - 1]) / spread for rank in (2, 5, 10, NEIGHBORS)]
+    gaps = [(first - values[:, min(rank, values.shape[1]) - 1]) / spread for rank in (2, 3, 5, 10, 20, NEIGHBORS)]
     columns = [(first - level) / spread, *gaps, near[nearest_row, 0] == rows, _rank(near[nearest_row], rows)]
     columns += [overlap(near, near[nearest_row], count) for count in (5, 10, 20)]
     half = numpy_rng(0, "half of the dimensions").permutation(vectors.shape[1])[: max(1, vectors.shape[1] // 2)]
@@ -51,10 +52,29 @@ def neighbor_features(vectors: np.ndarray, features: np.ndarray, class_centers: 
         seen = nearest(other @ other.T, NEIGHBORS)[1]
         columns += [seen[:, 0] == nearest_row, _rank(seen, nearest_row), overlap(near, seen, 10)]
     chosen = np.log1p(np.bincount(near[:, :5].ravel(), minlength=len(near)))
-    columns += [chosen[nearest_row], chosen, *_by_classes(vectors @ class_centers.T, nearest_row)]
-    columns += [np.full(len(rows), value) for value in (_directions(vectors), _directions(features))]
-    columns.append(np.full(len(rows), np.log(len(rows))))
-    return np.stack([np.asarray(column, np.float32) for column in columns], axis=1)
+    columns += [chosen[nearest_row], chosen, *_by_classes(vectors @ class_centers.T, nearest_row), first]
+    of_folder = [level, spread, _directions(vectors), _directions(features), np.log(len(rows))]
+    of_folder += [np.log(len(rows) / count) for count in cluster_counts(vectors, nearest_row)[1:]]
+    return np.array([*(np.mean(column) for column in columns), *of_folder], np.float64), nearest_row
+
+
+def cluster_counts(vectors: np.ndarray, nearest_row: np.ndarray, rounds: int = 3) -> list[int]:
+    """Numbers of clusters when first neighbors are joined, then the nearest cluster means, and so on.
+
+    References:
+        Sarfraz et al., "Efficient Parameter-free Clustering Using First Neighbor Relations".
+    """
+    counts: list[int] = []
+    for _ in range(rounds):
+        size = len(vectors)
+        links = coo_matrix((np.ones(size), (np.arange(size), nearest_row)), shape=(size, size))
+        count, labels = connected_components(links, directed=False)
+        counts.append(count)
+        sums = np.zeros((count, vectors.shape[1]), np.float32)
+        np.add.at(sums, labels, vectors)
+        vectors = _unit(sums)
+        nearest_row = nearest(vectors @ vectors.T, 1)[1][:, 0] if count > 1 else np.zeros(1, np.int64)
+    return counts
 
 
 def class_means(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -63,15 +83,7 @@ def class_means(vectors: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def nearest(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Highest similarities of every row, without the row itself.
-
-    Args:
-        scores: Similarities of shape ``(n, n)``.
-        count: Number of neighbors.
-
-    Returns:
-        Similarities and indices of shape ``(n, count)``, best first; ties by index.
-    """
+    """Highest similarities of every row and their indices, without the row itself; ties by index."""
     scores = scores.copy()
     np.fill_diagonal(scores, -np.inf)
     return top_k_scores(scores, min(count, len(scores) - 1))

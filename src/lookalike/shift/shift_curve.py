@@ -1,4 +1,4 @@
-"""A model's curve on disk, beside the model: what ``shift place`` needs to place new images."""
+"""The calibration of one model on disk, beside the model: what ``shift place`` needs to place new images."""
 
 from __future__ import annotations
 
@@ -13,57 +13,96 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import atomic_folder, check_format, read_json, stamp, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation.bootstrap import Interval
-from lookalike.shift.graded_folders import MATCHED, MIN_TO_PLACE, SplitPoint, TrainingReference, root_fid
-from lookalike.shift.neighbor_features import FEATURES, neighbor_features
-from lookalike.shift.recall_estimate import PLAIN, CurvePoint, Estimator, GradedFolder
+from lookalike.shift.graded_folders import (
+    MAX_IMAGES,
+    MIN_IMAGES,
+    Encode,
+    LabeledFeatures,
+    TrainingReference,
+    far_limit,
+    grade_folders,
+)
+from lookalike.shift.neighbor_features import FEATURES, folder_features
+from lookalike.shift.recall_estimate import Estimator, GradedFolder, band, folder_columns
 
 CURVE, ARRAYS = "curve.json", "arrays.npz"
-MAX_IMAGES = 1000  # images of a folder that are looked at, as in the folders the curve was learned on
-MIN_PLAIN_FOLDERS = 60  # plain folders that can stand for themselves
-MAX_OUTSIDE = 0.2  # of images that may lie farther from training than almost all held-out ones
+MAX_OUTSIDE = 0.2  # fraction of images that may lie farther from training than almost all held-out ones
+MARGIN = 1.25  # times the calibrated number of classes up to which a folder is placed
+HELP = "Label some images and run `lookalike evaluate`."
 
 
 @dataclass(frozen=True)
-class FolderPosition:
-    """What can be measured of a folder without labels.
+class StyleScore:
+    """Linear score of an image's style: high where it does not look like the held-out images.
 
     Args:
-        images: Number of images.
-        used: Number of images the estimate is about: at most as many as the graded folders have.
-        outside: Fraction of images farther from training than nearly all held-out ones.
-        distance: Excess FID from training; None for too few images.
-        spread: Standard deviation of the distance over draws.
-        split: The split of the recipe's curve at the same distance from its training side.
+        coefficients: Weights of the unit features.
+        intercept: Constant.
+        limit: Highest mean score of a calibration folder of plain images.
     """
 
-    images: int
-    used: int
-    outside: float
-    distance: float | None = None
-    spread: float = 0.0
-    split: int | None = None
+    coefficients: np.ndarray
+    intercept: float
+    limit: float
+
+    @classmethod
+    def fit(cls, images: LabeledFeatures, *, seed: int = 0) -> StyleScore | None:
+        """Tell held-out images from the same in other styles; the limit comes from classes the fit has not seen."""
+        from sklearn.linear_model import LogisticRegression
+
+        if not images.styles:
+            return None
+        halves = images.split_classes(seed)[0]
+        parts, scores = [], np.zeros(len(images.labels))
+        for own, other in (halves, halves[::-1]):
+            plain = images.held[np.isin(images.labels[images.held], own)]
+            chosen = np.flatnonzero(np.isin(images.labels[images.styled], own))[::3]
+            styled = np.concatenate([rows[chosen] for rows in images.styles.values()])
+            x = np.concatenate([images.features[plain], styled])
+            y = np.repeat([0, 1], [len(plain), len(styled)])
+            fit = LogisticRegression(C=10.0, max_iter=200, class_weight="balanced").fit(x, y)
+            parts.append((fit.coef_[0], float(fit.intercept_[0])))
+            rest = np.isin(images.labels, other)
+            scores[rest] = fit.decision_function(images.features[rest])
+        rng = numpy_rng(seed, "style limit")
+        names = np.unique(images.labels[images.held])
+        means = []
+        for _ in range(100):  # folders of few classes vary most
+            classes = rng.permutation(names)[: max(2, len(names) // 8)]
+            rows = images.held[np.isin(images.labels[images.held], classes)]
+            means.append(scores[rows].mean())
+        coefficients = np.mean([part[0] for part in parts], axis=0)
+        return cls(coefficients, float(np.mean([part[1] for part in parts])), float(np.max(means)))
+
+    def is_other(self, features: np.ndarray) -> bool:
+        """Whether a folder looks different from the held-out images."""
+        return bool((features @ self.coefficients + self.intercept).mean() > self.limit)
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a folder lies on a model's curve, and the recall@1 to expect.
+    """What is known of a folder without labels, and the recall@1 to expect.
 
     Args:
-        position: What was measured of the folder.
-        splits: Number of splits of the recipe's curve.
-        recall: Expected recall@1 with its interval; None for too few images.
+        images: Number of images.
+        used: Number of images the estimate is about.
+        distance: Distance from training, the square root of the excess FID; None for too few images.
+        recall: Expected recall@1 with its interval; None where nothing can be said.
         baseline: The interval for a folder about which nothing is known.
-        level: Coverage of the intervals.
-        verdict: ``placed``, ``out_of_range`` (the interval is an extrapolation), or ``too_few`` images.
+        level: Coverage the intervals aim at.
+        verdict: ``placed`` or ``cannot_say``.
+        reason: Why nothing can be said.
         message: The result in a sentence.
     """
 
-    position: FolderPosition
-    splits: int
+    images: int
+    used: int
+    distance: float | None
     recall: Interval | None
     baseline: Interval
     level: float
     verdict: str
+    reason: str
     message: str
 
     def to_json(self) -> dict[str, Any]:
@@ -72,158 +111,137 @@ class Placement:
 
 @dataclass(frozen=True)
 class ShiftCurve:
-    """The learned curve of one model.
+    """The calibration of one model.
 
     Args:
         model: Fingerprint of the model.
-        points: Graded folders.
-        general: Estimator fitted on all folders.
-        plain: Estimator fitted on plain folders alone, where there are enough.
-        splits: The recipe's curve, easiest first; may be empty.
+        folders: Graded folders.
+        estimator: Estimates recall without the number of classes.
+        estimator_told: The same where it is known.
         reference: Training images that distances are measured from.
         class_centers: Mean embeddings of the training classes.
         far: Distance to the nearest training image that 99 % of held-out images stay below.
+        style: Tells images of other styles; None without styles.
         about: What it was learned from: images, classes, method, seed.
     """
 
     model: str
-    points: Sequence[CurvePoint]
-    general: Estimator
-    plain: Estimator | None
-    splits: Sequence[SplitPoint]
+    folders: Sequence[GradedFolder]
+    estimator: Estimator
+    estimator_told: Estimator
     reference: TrainingReference
     class_centers: np.ndarray
     far: float
+    style: StyleScore | None
     about: dict[str, Any]
 
     @classmethod
-    def fit(cls, model: str, folders: Sequence[GradedFolder], **parts: Any) -> ShiftCurve:
-        """Fit the estimators on graded folders."""
-        plain_folders = [folder for folder in folders if folder.point.style == PLAIN and folder.point.classes]
-        plain = Estimator.fit(plain_folders) if len(plain_folders) >= MIN_PLAIN_FOLDERS else None
-        return cls(model, [folder.point for folder in folders], Estimator.fit(folders), plain, **parts)
-
-    def place(self, vectors: np.ndarray, features: np.ndarray, *, level: float = 0.9) -> Placement:
-        """Place a folder by its unit embeddings and the unit features before the head."""
-        position = self.locate(features)
-        chosen = np.sort(numpy_rng(0, "folder").permutation(position.images)[: position.used])
-        evidence = (
-            neighbor_features(vectors[chosen], features[chosen], self.class_centers)
-            if position.distance is not None
-            else None
-        )
-        return self._judge(position, evidence, level)
-
-    def locate(self, features: np.ndarray) -> FolderPosition:
-        """Distance of a folder from training."""
-        count, used = len(features), min(len(features), MAX_IMAGES)
-        rows = self.reference.project(features)
-        outside = float((self.reference.nearest_distances(rows) > self.far).mean())
-        if count < MIN_TO_PLACE:
-            return FolderPosition(count, used, outside)
-        distance, spread = self.reference.distance(rows)
-        return FolderPosition(count, used, outside, distance, spread, self._split(distance, min(used, MATCHED)))
-
-    def _estimator(self, position: FolderPosition) -> Estimator:
-        """Folders within the range of plain ones are judged by those; other styles only widen the interval."""
-        limit = max((point.distance for point in self.points if point.style == PLAIN), default=0.0)
-        near = position.distance is not None and root_fid(position.distance) <= limit
-        return self.plain if near and self.plain is not None else self.general
-
-    def _judge(self, position: FolderPosition, evidence: np.ndarray | None, level: float) -> Placement:
-        queries = min(max(position.used, MIN_TO_PLACE), MAX_IMAGES)
-        estimator = self._estimator(position)
-        about: dict[str, Any] = {
-            "position": position,
-            "splits": len(self.splits),
-            "baseline": estimator.predict_baseline(queries, level),
-            "level": level,
-        }
-        if evidence is None or position.distance is None:
-            where = "far from" if position.outside > MAX_OUTSIDE else "near"
-            message = f"{position.images} images are too few for an estimate; at least {MIN_TO_PLACE} are needed."
-            message += f" They lie {where} training."
-            return Placement(recall=None, verdict="too_few", message=message, **about)
-        recall = estimator.predict(evidence, queries, level)
-        limit = max(point.distance for point in self.points)
-        if position.outside > MAX_OUTSIDE or position.distance > limit**2 + 2 * position.spread:
-            why = "it lies farther from training than every folder the curve was learned on"
-            if position.outside > MAX_OUTSIDE:
-                percent = f"{100 * position.outside:.0f} %"
-                why = f"{percent} of its images lie farther from training than nearly all held-out ones"
-            message = (
-                f"Out of range: {why}. Extrapolated recall@1: {recall.value:.2f}, between {recall.low:.2f} and "
-                f"{recall.high:.2f}; no measurement supports it."
+    def fit(
+        cls, model: str, images: LabeledFeatures, encode: Encode, about: dict[str, Any], *, seed: int = 0
+    ) -> ShiftCurve:
+        """Draw and grade folders of labeled images, and fit the estimators on them."""
+        labels, apart = images.labels, not np.isin(images.held, images.train).any()
+        if apart and np.isin(labels[images.held], labels[images.train]).any():
+            raise LookalikeError(
+                "The held-out images are of classes the model was trained on, which says nothing about new ones. Give "
+                "labeled images of other classes with --data."
             )
-            return Placement(recall=recall, verdict="out_of_range", message=message, **about)
-        on = "" if position.split is None else f"split {position.split} of {len(self.splits)}"
-        where = f"As far from training as {on}; expect" if on else "Expect"
-        if root_fid(position.distance) < min(point.distance for point in self.points):
-            best = max(point.recall for point in self.points)  # nothing measured stands behind more
-            recall = Interval(min(recall.value, best), min(recall.low, best), recall.high)
-            where = "Nearer to training than every folder the curve was learned on, so its near end is used"
-            where += f" ({on}); expect" if on else "; expect"
-        message = f"{where} recall@1 {recall.value:.2f}, between {recall.low:.2f} and {recall.high:.2f}."
-        return Placement(recall=recall, verdict="placed", message=message, **about)
+        folders, reference, centers = grade_folders(images, encode, seed=seed)
+        estimator, told = Estimator.fit(folders), Estimator.fit(folders, told=True)
+        far, style = far_limit(images, reference), StyleScore.fit(images, seed=seed)
+        about = {**about, "folders": len(folders), "styles": list(images.styles), "seed": seed}
+        return cls(model, folders, estimator, told, reference, centers, far, style, about)
 
-    def _split(self, distance: float, size: int) -> int | None:
-        """The split whose test side lies as far from its training side, at the same number of images."""
-        if not self.splits:
-            return None
-        return min(self.splits, key=lambda split: abs(split.distance(size) - distance)).id
+    def place(
+        self, vectors: np.ndarray, features: np.ndarray, *, level: float = 0.9, classes: int | None = None
+    ) -> Placement:
+        """Place a folder by its unit embeddings and the unit features before the head.
 
-    # ---- on disk -----------------------------------------------------------------------------------------------
+        Args:
+            vectors: Unit embeddings of shape ``(n, d)``.
+            features: Unit features of shape ``(n, f)``.
+            level: Coverage of the interval.
+            classes: Number of different classes, if known.
+
+        Returns:
+            The placement.
+        """
+        count, used = len(features), min(len(features), MAX_IMAGES)
+        baseline = self.estimator.predict_baseline(level)
+        projected = self.reference.project(features)
+
+        def answer(recall: Interval | None, reason: str, distance: float | None = None) -> Placement:
+            message = f"Cannot say: {reason}. {HELP}"
+            if recall is not None:
+                message = f"Expect recall@1 {recall.value:.2f}, between {recall.low:.2f} and {recall.high:.2f}."
+            verdict = "placed" if recall is not None else "cannot_say"
+            return Placement(count, used, distance, recall, baseline, level, verdict, reason, message)
+
+        if count < MIN_IMAGES:
+            return answer(None, f"{count} images are too few, at least {MIN_IMAGES} are needed")
+        distance = self.reference.distance(projected)
+        outside = float((self.reference.nearest_distances(projected) > self.far).mean())
+        if outside > MAX_OUTSIDE:
+            percent = f"{100 * outside:.0f} % of its images"
+            return answer(None, f"{percent} lie farther from training than nearly all held-out ones", distance)
+        if self.style is not None and self.style.is_other(features):
+            return answer(None, "its images look different from those the model was calibrated on", distance)
+        if classes is not None and (reason := self._outside_classes(classes, count)):
+            return answer(None, reason, distance)
+        chosen = np.sort(numpy_rng(0, "folder").permutation(count)[:used])
+        own, _ = folder_features(vectors[chosen], features[chosen], self.class_centers)
+        columns = folder_columns(own.tolist(), distance, used, classes)
+        estimator = self.estimator if classes is None else self.estimator_told
+        if not estimator.in_range(columns):
+            return answer(None, "its neighborhoods are unlike those of every calibration folder", distance)
+        near = None if classes is None else band(used / classes)
+        return answer(estimator.predict(columns, used, level, near), "", distance)
+
+    def _outside_classes(self, classes: int, images: int) -> str:
+        """Why a folder of so many classes is none of the calibrated kinds."""
+        most = int(MARGIN * max(folder.count for folder in self.folders))
+        if not 2 <= classes <= most:
+            return f"{classes} classes are outside the 2 to {most} that the calibration can speak about"
+        return "" if images >= 1.5 * classes else f"{images} images of {classes} classes are too few per class"
 
     def save(self, folder: Path) -> None:
-        """Write the curve to a folder."""
+        """Write the calibration to a folder."""
         document = {
             "model": self.model,
             "about": self.about,
             "far": self.far,
+            "style": None if self.style is None else [self.style.intercept, self.style.limit],
             "features": list(FEATURES),
-            "points": [point.to_json() for point in self.points],
-            "splits": [{"id": s.id, "fid": s.fid, "recall": s.recall} for s in self.splits],
+            "folders": [graded.to_json() for graded in self.folders],
         }
-        arrays: dict[str, Any] = {**_arrays("model", self.reference), "class_centers": self.class_centers}
-        for name, estimator in (("general", self.general), ("plain", self.plain)):
-            arrays |= estimator.arrays(name) if estimator is not None else {}
-        for number, split in enumerate(self.splits):
-            arrays |= {**_arrays(f"split{number}", split.reference), f"split{number}_test": split.test}
+        arrays = {name: getattr(self.reference, name) for name in ("mean", "basis", "rows")}
+        arrays["class_centers"] = self.class_centers
+        if self.style is not None:
+            arrays["style"] = self.style.coefficients
+        arrays |= self.estimator.arrays("estimator") | self.estimator_told.arrays("told")
         with atomic_folder(folder) as part:
             write_json(part / CURVE, stamp("curve", document))
             np.savez(part / ARRAYS, **arrays)
 
     @classmethod
     def load(cls, folder: Path) -> ShiftCurve:
-        """Read the curve from a folder."""
+        """Read the calibration from a folder."""
         document = check_format("curve", read_json(folder / CURVE, "model's curve"), folder)
         try:
             with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-                splits = [
-                    SplitPoint(**row, reference=_reference(arrays, f"split{n}"), test=arrays[f"split{n}_test"])
-                    for n, row in enumerate(document["splits"])
-                ]
                 if document["features"] != list(FEATURES):
                     raise ValueError("features of another version")
+                style = document["style"]
                 return cls(
                     document["model"],
-                    [CurvePoint.from_json(row) for row in document["points"]],
-                    Estimator.from_arrays(arrays, "general"),
-                    Estimator.from_arrays(arrays, "plain") if "plain_coefficients" in arrays else None,
-                    splits,
-                    _reference(arrays, "model"),
+                    [GradedFolder.from_json(row) for row in document["folders"]],
+                    Estimator.from_arrays(arrays, "estimator"),
+                    Estimator.from_arrays(arrays, "told"),
+                    TrainingReference(*(arrays[name] for name in ("mean", "basis", "rows"))),
                     arrays["class_centers"],
                     document["far"],
+                    None if style is None else StyleScore(arrays["style"], *style),
                     document["about"],
                 )
         except (KeyError, TypeError, ValueError, OSError) as error:
             raise LookalikeError(f"The curve `{folder}` is damaged; delete it, and it is learned again.") from error
-
-
-def _arrays(name: str, reference: TrainingReference) -> dict[str, np.ndarray]:
-    parts = {"mean": reference.mean, "basis": reference.basis, "rows": reference.rows}
-    return {f"{name}_{part}": values for part, values in parts.items()}
-
-
-def _reference(arrays: Any, name: str) -> TrainingReference:
-    return TrainingReference(*(arrays[f"{name}_{part}"] for part in ("mean", "basis", "rows")))

@@ -11,7 +11,6 @@ import numpy as np
 from lookalike.core import report_blocks as s
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import ags
-from lookalike.shift.graded_folders import MATCHED
 from lookalike.shift.shift_curve import Placement, ShiftCurve
 from lookalike.shift.trials import FROZEN
 
@@ -209,45 +208,28 @@ BINS = 8
 
 
 def placement_sections(placement: Placement, curve: ShiftCurve) -> dict[str, s.Section]:
-    """Sections of a placed folder."""
-    line = (
-        f"{placement.position.images:,} images; the curve was learned on {len(curve.points):,} folders of known classes"
-    )
+    """Sections of a placed folder: the estimate, and the model on its calibration folders by distance."""
+    line = f"{placement.images:,} images; calibrated on {len(curve.folders):,} folders of known classes"
     shown = {"without seeing the folder": placement.baseline}
     if placement.recall is not None:
         shown = {"recall@1 to expect": placement.recall, **shown}
     options = {"digits": 2, "level": placement.level}
     figures = [s.Figure(label=label, value=s.Value.of(value, **options)) for label, value in shown.items()]
     verdict = s.Verdict(message=placement.message, figures=figures, line=line)
-    out = {"verdict": s.Section(title="Where the folder lies", order=s.VERDICT, blocks=[verdict])}
-    if placement.position.distance is not None:
-        out["curve"] = s.Section(title="The model's curve", order=s.TABLE, blocks=[curve_block(placement, curve)])
+    out = {"verdict": s.Section(title="Recall without labels", order=s.VERDICT, blocks=[verdict])}
+    if placement.distance is not None:
+        order = sorted(curve.folders, key=lambda folder: folder.distance)
+        groups: list[Any] = [group for group in np.array_split(np.arange(len(order)), BINS) if len(group)]
+        recalls = [np.array([order[k].recall for k in group]) for group in groups]
+        series = s.Series(
+            name="this model on folders of known classes",
+            x=[float(np.mean([order[k].distance for k in group])) for group in groups],
+            y=[float(np.median(values)) for values in recalls],
+            low=[float(np.quantile(values, 0.05)) for values in recalls],
+            high=[float(np.quantile(values, 0.95)) for values in recalls],
+        )
+        mark = s.Mark(x=placement.distance, label="this folder")
+        note = "Band: 90 % of the folders. Distance is the square root of FID in 64 directions at equal size."
+        lines = s.Lines(x_label="distance from training", y_label="recall@1", series=[series], marks=[mark], note=note)
+        out["curve"] = s.Section(title="Recall over distance from training", order=s.TABLE, blocks=[lines])
     return out
-
-
-def curve_block(placement: Placement, curve: ShiftCurve) -> s.Lines:
-    """Recall over distance for the recipe on splits and the model on graded folders; the folder is marked."""
-    assert placement.position.distance is not None
-    size = min(placement.position.used, MATCHED)
-    series = []
-    if curve.splits:
-        points = sorted((max(split.distance(size), 0.0) ** 0.5, split.recall) for split in curve.splits)
-        series.append(s.Series(name="recipe retrained on splits", x=[x for x, _ in points], y=[y for _, y in points]))
-    series.append(_fixed(curve))
-    mark = s.Mark(x=max(placement.position.distance, 0.0) ** 0.5, label="this folder")
-    note = "Band: 90 % of the graded folders. Distance is the square root of FID in 64 directions at equal size."
-    return s.Lines(x_label="distance from training", y_label="recall@1", series=series, marks=[mark], note=note)
-
-
-def _fixed(curve: ShiftCurve) -> s.Series:
-    """Graded folders in order of their distance, in a few bins."""
-    order = sorted(curve.points, key=lambda point: point.distance)
-    groups: list[Any] = [group for group in np.array_split(np.arange(len(order)), BINS) if len(group)]
-    recalls = [np.array([order[k].recall for k in group]) for group in groups]
-    return s.Series(
-        name="this model on graded folders",
-        x=[float(np.mean([order[k].distance for k in group])) for group in groups],
-        y=[float(np.median(values)) for values in recalls],
-        low=[float(np.quantile(values, 0.05)) for values in recalls],
-        high=[float(np.quantile(values, 0.95)) for values in recalls],
-    )
