@@ -1,7 +1,7 @@
 """Placing, judged: does the interval of a folder cover its true recall in every kind, and is it better than no look?
 
-A model is trained on 40 % of the classes, calibrated on 30 %, and judged on folders of the rest, which nothing has seen.
-The folders that judge are drawn by another rule than those that calibrate: a fixed number of classes and of images a
+A model is trained on 40 % of the classes, calibrated on 30 %, and judged on folders of the rest, not seen before. The
+folders that judge are drawn by another rule than those that calibrate: a fixed number of classes and of images a
 class, or sizes that fall from class to class. CUB was looked at while the rule was made; Cars and Grocery are judged
 once, after it was fixed. A stopped benchmark goes on with the next data set.
 """

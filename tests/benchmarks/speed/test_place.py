@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.speed import curve, place
+from lookalike.core.seeds import numpy_rng
 
 
-def row(truth, low, high, verdict="placed"):
-    return {
-        "truth": truth,
-        "low": low,
-        "high": high,
-        "value": (low + high) / 2,
-        "blind_low": 0.2,
-        "blind_high": 1.0,
-        "verdict": verdict,
-    }
+def row(truth, low, high, kind="few", told=False, placed=True):
+    estimate = {"low": low, "high": high, "value": (low + high) / 2} if placed else {}
+    common = {"set": "cub", "kind": kind, "truth": truth, "told": told, "placed": placed}
+    return {**common, **estimate, "blind_low": 0.2, "blind_high": 1.0}
 
 
-def test_coverage_and_width():
-    rows = [row(0.5, 0.4, 0.6), row(0.9, 0.4, 0.8), row(0.3, 0.0, 0.6, "out_of_range"), row(0.6, 0.4, 0.8)]
-    found = place.summary(rows)
-    assert found["covered"] == 0.75 and found["folders"] == 4 and found["out_of_range"] == 1
-    assert found["covered_low"] < 0.75 < found["covered_high"]
-    assert found["width"] == pytest.approx(0.4) and found["width_ratio"] == pytest.approx(0.5)
+def test_coverage_width_and_interval_score():
+    rows = [
+        row(0.5, 0.4, 0.6),
+        row(0.9, 0.4, 0.8),
+        row(0.3, 0.0, 0.6),
+        row(0.6, 0.4, 0.8),
+        row(0.5, 0, 0, placed=False),
+    ]
+    found = place.figures_of(rows)
+    assert found["covered"] == 0.75 and found["folders"] == 5 and found["placed"] == 4
+    assert found["placed_fraction"] == 0.8 and found["width"] == pytest.approx(0.4)
+    assert found["score"] == pytest.approx(0.4 + 20 * 0.1 / 4) and found["blind_score"] == pytest.approx(0.8)
     assert found["mean_error"] == pytest.approx((0.0 + 0.3 + 0.0 + 0.0) / 4)
+
+
+def test_the_worst_kind_is_judged_and_both_ways_to_ask():
+    good = [row(0.5, 0.4, 0.6, told=told) for told in (False, True) for _ in range(30)]
+    bad = [row(0.9, 0.4, 0.6, "many") for _ in range(25)]
+    few = [row(0.9, 0.4, 0.6, "rare") for _ in range(5)]
+    figures, bars = place.summarize([*good, *bad, *few])
+    assert figures["seen while the rule was made"] == ["cub"] and figures["judged once"] == []
+    assert bars[0].value == 0.0 and "cub many" in bars[0].name and not bars[0].ok
+    assert bars[4].value == 1.0 and not bars[5].ok  # covered too often
+    assert len(figures["classes unknown"]["kinds"]) == 3
+
+
+def test_judged_folders_have_the_classes_and_sizes_of_their_kind():
+    labels = np.repeat(np.arange(20), 30)
+    rng = numpy_rng(0, "judged")
+    chosen = labels[place.draw(labels, rng, 10, 5, falling=False)]
+    assert (np.unique(chosen, return_counts=True)[1] == 5).all() and len(np.unique(chosen)) == 10
+    sizes = np.unique(labels[place.draw(labels, rng, 10, 8, falling=True)], return_counts=True)[1]
+    assert sizes.max() == 16 and sizes.min() <= 3
 
 
 def test_the_time_of_a_curve_is_that_of_its_runs():
