@@ -280,6 +280,13 @@ def test_the_authors_removal_keeps_its_history(classes):
     assert [(state.train, state.test) for state in found] == expected[1:]
 
 
+def test_easier_splits_can_be_left_out(classes):
+    table, features = classes(40)
+    whole, harder = (split_features(table, features, REFERENCE, easier=easier) for easier in (True, False))
+    assert any(step.kind == "easier" for step in whole.sequence)
+    assert harder.sequence[0].kind == "start" and harder.default == 1
+
+
 def test_carried_moments_are_those_computed_anew(classes):
     table, features = classes(40, images=12)
     codes, _ = table.labels()

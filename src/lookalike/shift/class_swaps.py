@@ -211,6 +211,7 @@ def swap_sequence(
     removal: str = "pure",
     draws: int = DRAWS,
     seed: int = 0,
+    easier: bool = True,
 ) -> SwapSequence:
     """Swap towards easier and harder sides, then remove classes from where FID is greatest.
 
@@ -221,6 +222,7 @@ def swap_sequence(
         removal: ``"pure"``, or ``"authors"`` for their conditional rule (:func:`author_removals`).
         draws: Number of random removals beside every targeted one.
         seed: Seed of the random removals.
+        easier: Also swap towards easier sides, which the authors do for CUB alone.
 
     Returns:
         All steps with their FIDs.
@@ -234,10 +236,10 @@ def swap_sequence(
         steps = min(steps, size // per_step)
         return swaps(means, train, test, per_step=per_step, steps=steps, history=history, harder=harder)
 
-    easier = swapped(EASIER_STEPS, EASIER_HISTORY, False)
+    easy_sides = swapped(EASIER_STEPS, EASIER_HISTORY, False) if easier else []
     harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
-    fids = class_fid.along([(s.train, s.test) for s in (*easier, *harder)])
-    easy, hard = fids[: len(easier)], fids[len(easier) :]
+    fids = class_fid.along([(s.train, s.test) for s in (*easy_sides, *harder)])
+    easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]
     per_removal = max(1, round(size / REMOVALS))
@@ -258,12 +260,13 @@ def swap_sequence(
         pairs = tuple((names[a], names[b]) for a, b in sides.swapped)
         return Step(kind, number, fid, pairs, tuple(names[code] for code in sides.removed), random)
 
-    steps = [step("easier", -k * per_step, easy[k - 1], easier[k - 1]) for k in range(len(easier), 0, -1)]
+    steps = [step("easier", -k * per_step, easy[k - 1], easy_sides[k - 1]) for k in range(len(easy_sides), 0, -1)]
     steps += [step("harder" if k else "start", k * per_step, hard[k], harder[k]) for k in range(len(harder))]
     for k, sides in enumerate(removed):
         number = gone[k] if removal == "pure" else (k + 1) * per_step
         steps.append(step("removal", number, fids[k], sides, tuple(random_fids[:, k].tolist())))
-    return SwapSequence(steps, [*easier[::-1], *harder, *removed], len(easier), len(easier) + end, orders, settings)
+    first = len(easy_sides)
+    return SwapSequence(steps, [*easy_sides[::-1], *harder, *removed], first, first + end, orders, settings)
 
 
 def plateau(values: Sequence[float], patience: int) -> int:

@@ -98,9 +98,10 @@ def make_splits(
     removal: str = "pure",
     draws: int = 5,
     seed: int = 0,
+    easier: bool = True,
     progress: bool = False,
 ) -> SplitSet:
-    """Like :func:`splits`, from a table of readable images and a loaded model."""
+    """Like :func:`splits`, from readable images and a loaded model; without ``easier``, none below the start."""
     from lookalike.data.augmentation import CenterView
     from lookalike.models import features_for
 
@@ -114,7 +115,8 @@ def make_splits(
         "pooling": model.pooling.name,
         "preprocess": model.preprocess.to_json(),
     }
-    return split_features(table, features, about, measure=measure, count=count, removal=removal, draws=draws, seed=seed)
+    options: dict[str, Any] = {"count": count, "removal": removal, "draws": draws, "seed": seed, "easier": easier}
+    return split_features(table, features, about, measure=measure, **options)
 
 
 def check_options(measure: str, count: int, removal: str, draws: int) -> None:
@@ -160,6 +162,7 @@ def split_features(
     removal: str = "pure",
     draws: int = 5,
     seed: int = 0,
+    easier: bool = True,
 ) -> SplitSet:
     """Like :func:`splits`, from features that are already computed."""
     check_options(measure, count, removal, draws)
@@ -168,7 +171,9 @@ def split_features(
     if not np.isfinite(features[labeled]).all():
         raise LookalikeError(f"The features of `{table.name}` contain values that are not finite.")
     class_fid = ClassFID(features[labeled], codes[labeled], measure)
-    sequence = swap_sequence(class_fid, names, default_sides(table), removal=removal, draws=draws, seed=seed)
+    sequence = swap_sequence(
+        class_fid, names, default_sides(table), removal=removal, draws=draws, seed=seed, easier=easier
+    )
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
 

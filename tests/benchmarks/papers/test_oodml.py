@@ -79,6 +79,33 @@ def found(monkeypatch):
     return use
 
 
+def test_the_gain_over_frozen_along_the_stored_curve(found, monkeypatch):
+    found()
+    monkeypatch.setattr(oodml, "sets_of", lambda context, rows: [])
+    outcome = oodml.gain_falls(CONTEXT)
+    by = {row["method"]: row for row in outcome.figures["gains"]}
+    assert by["ms"]["gain"][0] > 3 and by["ms"]["gain"][-1] < 0 and by["ms"]["rho"] < -0.95
+    assert by["ms"]["learned"] and by["ms"]["holds"]
+    curve = {"frozen": [0.5, 0.4, 0.3], "ms": [0.6, 0.45, 0.3], "diva": [0.4, 0.4, 0.4]}
+    monkeypatch.setattr(oodml, "stored_curve", lambda: curve)
+    outcome = oodml.gain_falls(CONTEXT)
+    assert outcome.verdict == "reproduced" and outcome.note.startswith("the gain falls in 1 of 1 curves")
+    curve["ms"] = [0.6, 0.5, 0.45]
+    assert oodml.gain_falls(CONTEXT).verdict == "contradicted"
+
+
+def test_the_best_method_against_the_frozen_model(found):
+    found()
+    assert oodml.best_over_frozen(CONTEXT).verdict == "reproduced"
+
+
+def test_claims_are_judged_only_where_training_gained():
+    row = {"set": "cub", "method": "ms", "learned": False}
+    assert "not stored" in oodml_rules.learned_over_frozen({})[0]
+    assert "1 of 1 methods" in oodml_rules.learned_over_frozen({"gains": [row]})[0]
+    assert oodml_rules.learned_over_frozen({"gains": [row, {**row, "learned": True}]}) == []
+
+
 def test_recall_falls(found):
     found()
     outcome = oodml.recall_falls(CONTEXT)
@@ -175,7 +202,7 @@ def test_every_claim_says_how_it_is_run():
     from benchmarks.papers import claims_of
 
     found = claims_of("oodml")
-    assert len(found) == 9
+    assert len(found) == 11 and found[0].question
     assert all(claim.small and claim.at_scale and claim.figure for claim in found)
 
 
