@@ -1,8 +1,9 @@
-"""Nearest vectors: our default store and faiss's HNSW, each at its smallest setting that finds enough.
+"""Nearest vectors: our local store and faiss's HNSW, each at its smallest setting that finds enough.
 
-Unit vectors of 384 numbers from 2,000 Gaussians, questions drawn alike, the same graph on both sides (16 edges, 100
-candidates while building). Ours is asked through `Store.query` and `query_many`, and gives each hit's name, score and
-payload; faiss gives numbers and scores. Everything is measured in turns, round after round.
+Unit vectors of 384 numbers from 2,000 Gaussians, queries drawn alike, the same graph on both sides (16 edges, 100
+candidates while building). Ours is measured by row numbers and scores (`Store.search`) and with ids and payloads
+(`Store.query`, `query_many`); faiss gives numbers and scores. Everything is measured in turns, round after round.
+Filters keep some of the Gaussians: for queries of a Gaussian that is kept, and of one that is filtered out.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
-from benchmarks.speed.map_layout import mixture
+from benchmarks.speed.map_layout import GROUPS, mixture
 from benchmarks.speed.measuring import interleaved_rates, ratio, rounded
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
+from lookalike.core.seeds import numpy_rng
 
 DIM, K, ENOUGH = 384, 10, 0.97
 QUERIES, BATCH, ROUNDS = 2_000, 64, 5
@@ -30,7 +32,11 @@ WIDTHS = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160,
 INSERT = 2_000  # rows a call
 SHOWN = 100_000  # rows after which it says how far it is
 ONE, MANY = "one a call", f"batches of {BATCH}"
-BARS = {ONE: 0.4, MANY: 0.25}
+PAYLOAD = ", with payload"
+BARS = {ONE: 0.6, MANY: 0.7, ONE + PAYLOAD: 0.35, MANY + PAYLOAD: 0.35}
+PERCENTS, FILTERED_QUERIES, FILTERED_RATE = (0.1, 1, 10, 50, 95), 50, 100.0
+OPEN_SECONDS, BYTES, EXACT_MILLISECONDS = 0.05, 2300.0, 120.0
+MILLION = 1_000_000
 GROWING = ("graph_seconds", "cpu_seconds", "bytes_a_vector", "cold_open_seconds", "width")
 
 
@@ -43,7 +49,7 @@ class Ours:
         self.folder = folder / "ours"
         self.store: Any = None
 
-    def build(self, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
+    def build(self, rows: np.ndarray, groups: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
         from lookalike.store.local import LocalStore
 
         store = LocalStore.create(str(self.folder), rows.shape[1])
@@ -52,7 +58,7 @@ class Ours:
             if at and at % SHOWN == 0:
                 say(f"ours: {at:,} of {len(rows):,} stored, {time.monotonic() - start:.0f} s")
             part = range(at, min(at + INSERT, len(rows)))
-            lines = [{"path": f"{i}.jpg", "label": f"group {i % 200}"} for i in part]
+            lines = [{"path": f"{i}.jpg", "label": f"{groups[i]:05d}"} for i in part]
             store.upsert([f"v/{i}" for i in part], rows[part.start : part.stop], lines)
         middle = time.monotonic()
         say(f"ours: building the graph, {middle - start:.0f} s")
@@ -69,10 +75,12 @@ class Ours:
         self.store.width = width
 
     def one(self, query: np.ndarray) -> list[int]:
-        return [int(hit.id[2:]) for hit in self.store.query(query, K)]
+        found: list[int] = self.store.search(query, K).rows[0].tolist()
+        return found
 
     def many(self, queries: np.ndarray) -> list[list[int]]:
-        return [[int(hit.id[2:]) for hit in hits] for hits in self.store.query_many(queries, K)]
+        found: list[list[int]] = self.store.search(queries, K).rows.tolist()
+        return found
 
     def close(self) -> None:
         self.store.close()
@@ -87,7 +95,7 @@ class Peer:
         self.folder = folder / "faiss"
         self.graph: Any = None
 
-    def build(self, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
+    def build(self, rows: np.ndarray, groups: np.ndarray, say: Callable[[str], None]) -> dict[str, float]:
         faiss = _faiss()
         graph = faiss.IndexHNSWFlat(rows.shape[1], EDGES, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = CANDIDATES
@@ -135,45 +143,113 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     from lookalike.evaluation.neighbors import top_k
 
     _faiss().omp_set_num_threads(context.threads)
-    rows = mixture(count + QUERIES, dim)
+    rows, groups = mixture(count + QUERIES, dim), mixture_groups(count + QUERIES, dim)
     rows, queries = rows[:count], rows[count:]
     truth = top_k(queries, rows, K)[1].tolist()
     sides: list[Side] = [Ours(folder), Peer(folder)]
     figures: dict[str, Any] = {"vectors": count, "numbers": dim}
     for side in sides:
         context.say(f"{side.name}: {count:,} vectors")
-        facts = built(side, rows, context.say)
+        facts = built(side, rows, groups, context.say)
         size = sum(file.stat().st_blocks * 512 for file in side.folder.rglob("*") if file.is_file())
         facts["bytes_a_vector"] = round(size / count, 1)
         facts["cold_open_seconds"] = round(cold(side, queries[0]), 4)
+        facts["open_seconds"] = round(min(opening(side, query) for query in queries[:5]), 4)
         side.open()
+        if isinstance(side, Ours):
+            side.store.load_graph()
         facts["width"], facts["recall"] = smallest(side, queries, truth)
         figures[side.name] = facts
     speeds = interleaved_rates(
         {f"{side.name}, {way}": job for side in sides for way, job in ways(side, queries).items()}, ROUNDS
     )
+    ours = sides[0]
+    assert isinstance(ours, Ours)
+    ours.store.width = None  # as a user gets it
+    figures["filtered"] = filtered(ours.store, queries, groups[count:])
+    figures["exact_seconds"] = rounded(
+        [seconds(lambda q=query: ours.store.search(q, K, exact=True)) for query in queries[:10]]
+    )
     for side in sides:
         side.close()
-    ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way}"]) for way in BARS}
+    ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way.removesuffix(PAYLOAD)}"]) for way in BARS}
     figures["queries_a_second"] = {name: rounded(values) for name, values in speeds.items()}
     figures["ours / faiss"] = {way: round(value, 3) for way, value in ratios.items()}
-    return figures, bars(count, ratios, {side.name: figures[side.name]["recall"] for side in sides})
+    return figures, bars(count, ratios, {side.name: figures[side.name]["recall"] for side in sides}, figures)
 
 
-def bars(count: int, ratios: Mapping[str, float] = {}, recalls: Mapping[str, float] = {}) -> list[Bar]:
+def bars(
+    count: int,
+    ratios: Mapping[str, float] = {},
+    recalls: Mapping[str, float] = {},
+    figures: Mapping[str, Any] | None = None,
+) -> list[Bar]:
+    nothing = {"recall": math.nan, "queries_a_second": math.nan}
+    facts = figures or {"ours": {}, "filtered": {}, "exact_milliseconds": {"median": math.nan}}
     found = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
     names = (Ours.name, Peer.name)
-    return found + [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
+    found += [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
+    for case in (f"{percent} %, class {kept}" for percent in PERCENTS for kept in ("kept", "filtered out")):
+        values = facts["filtered"].get(case, nothing)
+        found.append(Bar(f"{count:,} vectors, filter {case}: recall@10", values["recall"], ENOUGH))
+        rate = 0.0 if count > 100_000 else FILTERED_RATE  # promised for so many rows
+        found.append(Bar(f"{count:,} vectors, filter {case}: queries a second", values["queries_a_second"], rate))
+    opened, size = (facts["ours"].get(name, math.nan) for name in ("open_seconds", "bytes_a_vector"))
+    found.append(Bar(f"{count:,} vectors: seconds to open and answer", opened, OPEN_SECONDS, "lower"))
+    found.append(Bar(f"{count:,} vectors: bytes a vector", size, BYTES, "lower"))
+    if count >= MILLION:
+        exact = facts["exact_milliseconds"]["median"]
+        found.append(Bar(f"{count:,} vectors: milliseconds of an exact query", exact, EXACT_MILLISECONDS, "lower"))
+    return found
 
 
-def built(side: Side, rows: np.ndarray, say: Callable[[str], None]) -> dict[str, Any]:
+def mixture_groups(count: int, dim: int) -> np.ndarray:
+    """The Gaussian of each vector of `mixture`: the nearest middle, which is the one it was drawn from."""
+    from lookalike.evaluation.neighbors import top_k
+
+    middles = numpy_rng(0, "map bench").standard_normal((GROUPS, dim), dtype=np.float32)
+    middles /= np.linalg.norm(middles, axis=1, keepdims=True)
+    rows = mixture(count, dim)
+    return np.concatenate([top_k(rows[at : at + 50_000], middles, 1)[1][:, 0] for at in range(0, count, 50_000)])
+
+
+def filtered(store: Any, queries: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float]]:
+    """Recall and speed under filters that keep the first Gaussians, one query a call."""
+    from lookalike.store import Condition
+
+    out = {}
+    for percent in PERCENTS:
+        last = round(GROUPS * percent / 100) - 1
+        where = [Condition("label", high=str(last))]
+        for case, mask in (("kept", groups <= last), ("filtered out", groups > last)):
+            some = queries[np.flatnonzero(mask)[:FILTERED_QUERIES]]
+            if not len(some):
+                continue
+            truth = store.search(some, K, where=where, exact=True).rows
+            start = time.perf_counter()
+            near = [store.search(query, K, where=where).rows[0] for query in some]
+            rate = len(some) / (time.perf_counter() - start)
+            there = truth >= 0
+            hits = np.array([np.isin(t, n) for t, n in zip(truth, near, strict=True)]) & there
+            recall = float(hits.sum() / max(there.sum(), 1))
+            out[f"{percent} %, class {case}"] = {"recall": round(recall, 4), "queries_a_second": round(rate, 1)}
+    return out
+
+
+def seconds(job: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    job()
+    return time.perf_counter() - start
+
+
+def built(side: Side, rows: np.ndarray, groups: np.ndarray, say: Callable[[str], None]) -> dict[str, Any]:
     """What building took, now or when it was done."""
     note = side.folder.with_suffix(".json")
     if note.exists():
         return dict(read_json(note, "bench"))
     shutil.rmtree(side.folder, ignore_errors=True)
     load, cpu = os.getloadavg()[0], time.process_time()
-    facts = {name: round(value, 2) for name, value in side.build(rows, say).items()}
+    facts = {name: round(value, 2) for name, value in side.build(rows, groups, say).items()}
     facts |= {"cpu_seconds": round(time.process_time() - cpu, 1), "load_before": round(load, 2)}
     write_json(note, facts)
     return facts
@@ -186,6 +262,11 @@ def cold(side: Side, query: np.ndarray) -> float:
             with file.open("rb") as opened:
                 os.fsync(opened.fileno())
                 os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return opening(side, query)
+
+
+def opening(side: Side, query: np.ndarray) -> float:
+    """Seconds to open it and answer once."""
     start = time.monotonic()
     side.open()
     side.one(query)
@@ -213,7 +294,16 @@ def ways(side: Side, queries: np.ndarray) -> dict[str, Callable[[], int]]:
     def many() -> int:
         return sum(len(side.many(queries[at : at + BATCH])) for at in range(0, len(queries), BATCH))
 
-    return {ONE: one, MANY: many}
+    def one_with_payload() -> int:
+        return sum(len(side.store.query(query, K)) > 0 for query in queries)
+
+    def many_with_payload() -> int:
+        return sum(len(side.store.query_many(queries[at : at + BATCH], K)) for at in range(0, len(queries), BATCH))
+
+    plain = {ONE: one, MANY: many}
+    return plain | (
+        {ONE + PAYLOAD: one_with_payload, MANY + PAYLOAD: many_with_payload} if isinstance(side, Ours) else {}
+    )
 
 
 def growth(small: dict[str, Any], large: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
+from lookalike.core.database import user_database
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, hash_bytes, hash_file, read_json, sync_folder, write_json
+from lookalike.core.files import disk_errors, hash_bytes, hash_file, sync_folder
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress
 
@@ -157,6 +158,8 @@ def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batc
         with Progress("Moving back", len(lines), shown=progress) as bar:
             for line in lines:
                 try:
+                    if any(Path(p).is_absolute() or ".." in Path(p).parts for p in (line["to"], line["path"])):
+                        raise LookalikeError("its line in the journal points outside the folder")
                     moved += _return(root, target / line["to"], line["path"])
                 except (LookalikeError, OSError) as error:
                     left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})
@@ -184,7 +187,7 @@ def _return(root: Path, here: Path, path: str) -> bool:
 
 def history(root: Path) -> list[Batch]:
     """Return the batches that were moved out of a folder, newest first, with their state as found on disk."""
-    batches = [Batch(**row) for row in reversed(_rows(_registry(root)))]
+    batches = _batches(root)[::-1]
     for batch in batches:
         away = [line for line in _lines(batch) if (Path(batch.folder) / line["to"]).exists()]
         if not batch.files:  # it was interrupted before it could be counted
@@ -312,22 +315,29 @@ def _append(path: Path, line: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _registry(root: Path) -> Path:
-    return folders.private_folder(folders.home() / "moves") / f"{hash_bytes(str(root.resolve()))[:16]}.json"
+_MOVES = "CREATE TABLE IF NOT EXISTS move(id TEXT PRIMARY KEY, root TEXT NOT NULL, batch TEXT NOT NULL)"
+
+
+def _root_key(root: Path) -> str:
+    return hash_bytes(str(root.resolve()))[:16]
 
 
 def _history(root: Path) -> Any:
-    return hold(_registry(root).with_suffix(".lock"), f"Moving in `{root}`")
+    locks = folders.private_folder(folders.home() / "moves")
+    return hold(locks / f"{_root_key(root)}.lock", f"Moving in `{root}`")
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return list(read_json(path, "history")["batches"]) if path.exists() else []
+def _batches(root: Path) -> list[Batch]:
+    """The registered batches of a folder, oldest first."""
+    with contextlib.closing(user_database(_MOVES)) as database:
+        rows = database.connection.execute("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
+        return [Batch(**json.loads(text)) for (text,) in rows]
 
 
 def _register(root: Path, batch: Batch) -> None:
-    path = _registry(root)
-    rows = {row["id"]: row for row in _rows(path)} | {batch.id: batch.to_json()}
-    write_json(path, {"format": 1, "batches": list(rows.values())}, private=True)
+    text = "INSERT INTO move VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET batch = excluded.batch"
+    with contextlib.closing(user_database(_MOVES)) as database, database.transaction() as connection:
+        connection.execute(text, (batch.id, _root_key(root), json.dumps(batch.to_json())))
 
 
 def _now() -> str:

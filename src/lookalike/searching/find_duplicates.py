@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core import folders
+from lookalike.core.database import user_database
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import format_bytes, hash_bytes, printable, read_json, write_json
+from lookalike.core.files import format_bytes, hash_bytes, printable
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove
@@ -238,14 +239,14 @@ def file_json(image: ImageFacts) -> dict[str, Any]:
     return {name: getattr(image, name) for name in names}
 
 
-def _dismissed_file(root: Path) -> Path:
-    return folders.private_folder(folders.home() / "duplicates") / f"{hash_bytes(str(root.resolve()))[:16]}.json"
+_DISMISSED = "CREATE TABLE IF NOT EXISTS dismissed(root TEXT, id TEXT, PRIMARY KEY (root, id)) WITHOUT ROWID"
 
 
 def dismissed(root: Path) -> set[str]:
     """Return the ids of groups that a user has marked as no duplicates."""
-    path = _dismissed_file(root)
-    return set(read_json(path, "list of dismissed groups")["dismissed"]) if path.exists() else set()
+    with contextlib.closing(user_database(_DISMISSED)) as database:
+        rows = database.connection.execute("SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
+        return {name for (name,) in rows}
 
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
@@ -256,5 +257,12 @@ def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
         name: Id of the group.
         undo: Remove the mark instead.
     """
-    names = dismissed(root) - {name} if undo else dismissed(root) | {name}
-    write_json(_dismissed_file(root), {"format": 1, "dismissed": sorted(names)}, private=True)
+    text = (
+        "DELETE FROM dismissed WHERE (root, id) = (?, ?)" if undo else "INSERT OR IGNORE INTO dismissed VALUES (?, ?)"
+    )
+    with contextlib.closing(user_database(_DISMISSED)) as database, database.transaction() as connection:
+        connection.execute(text, (_root_key(root), name))
+
+
+def _root_key(root: Path) -> str:
+    return hash_bytes(str(root.resolve()))[:16]

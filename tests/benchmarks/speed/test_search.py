@@ -40,11 +40,12 @@ def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
     for side in ("ours", "faiss"):
         assert figures[side]["recall"] >= 0.97 and figures[side]["width"] in vector_search.WIDTHS
         assert figures[side]["bytes_a_vector"] > 64 and figures[side]["cold_open_seconds"] > 0
-    assert set(figures["queries_a_second"]) == {
-        f"{side}, {way}" for side in ("ours", "faiss") for way in ("one a call", "batches of 64")
-    }
-    assert [bar.bound for bar in bars] == [0.4, 0.25, 0.97, 0.97]
-    assert all(bar.value > 0 for bar in bars)
+    ways = {f"{side}, {way}" for side in ("ours", "faiss") for way in ("one a call", "batches of 64")}
+    assert set(figures["queries_a_second"]) == ways | {f"{way}, with payload" for way in ways if "ours" in way}
+    assert [bar.bound for bar in bars[:6]] == [0.6, 0.7, 0.35, 0.35, 0.97, 0.97] and len(bars) == 28
+    measured = [bar for bar in bars if bar.value == bar.value]
+    assert len(measured) >= 20 and all(bar.value > 0 for bar in measured)
+    assert all(bar.value >= 0.97 for bar in measured if "recall" in bar.name)
     again, _ = vector_search.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
     assert again["ours"]["graph_seconds"] == figures["ours"]["graph_seconds"], "opened again, not built again"
 
@@ -67,7 +68,7 @@ def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkey
     assert found.figures["requests"] == {"images": 4}
     assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
     assert found.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
-    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 7] and not found.ok
+    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, 0, *[None] * 31] and not found.ok
     text = "\n".join(summary(found))
     assert "The map did not move." in text and "MISSED map: median ms a frame while panning: not measured" in text
     kept = json.loads((tmp_path / "bench-search.json").read_text())
