@@ -22,7 +22,7 @@ STATEMENTS = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE
 
 
 @contextlib.contextmanager
-def disk(root: Path | None = None, strike: int | None = None) -> Iterator[list[int]]:
+def disk(root: Path | None = None, strike: int | None = None, *, statements: bool = True) -> Iterator[list[int]]:
     """The process is killed before its `strike`-th change of a disk or a database; below `root` is a disk of its own.
 
     Gives the number of changes. What was not yet synced when the kill came is torn.
@@ -56,7 +56,8 @@ def disk(root: Path | None = None, strike: int | None = None) -> Iterator[list[i
 
     def connect(self: Database) -> sqlite3.Connection:
         connection = real_connect(self)
-        connection.set_trace_callback(lambda statement: step() if statement.startswith(STATEMENTS) else None)
+        if statements:
+            connection.set_trace_callback(lambda statement: step() if statement.startswith(STATEMENTS) else None)
         return connection
 
     real_connect = Database.connect

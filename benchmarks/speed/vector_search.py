@@ -231,7 +231,9 @@ def filtered(store: Any, queries: np.ndarray, groups: np.ndarray) -> dict[str, d
             rate = len(some) / (time.perf_counter() - start)
             there = truth >= 0
             hits = np.array([np.isin(t, n) for t, n in zip(truth, near, strict=True)]) & there
-            recall = float(hits.sum() / max(there.sum(), 1))
+            if not there.any():
+                continue
+            recall = float(hits.sum() / there.sum())
             out[f"{percent} %, class {case}"] = {"recall": round(recall, 4), "queries_a_second": round(rate, 1)}
     return out
 

@@ -209,7 +209,7 @@ class MilvusStore(Queries):
             part = list(unit[start : start + max(1, PAGE // k)])
             answers = self._client.search(part, self._expression(where), k, width)
             for line, hits in enumerate(answers, start):
-                rows[line, : len(hits)] = self._number([str(hit[KEY]) for hit in hits])
+                rows[line, : len(hits)] = self._number([str(hit["id"]) for hit in hits])
                 scores[line, : len(hits)] = np.clip([hit["distance"] for hit in hits], -1, 1)
         return Neighbors(rows, scores)
 

@@ -175,7 +175,6 @@ class Client:
                 queries,
                 filter=expression,
                 limit=k,
-                output_fields=["$meta"],
                 search_params={"metric_type": "IP", "params": {"ef": width}},
                 consistency_level=STRONG,
                 timeout=SECONDS,
