@@ -191,6 +191,45 @@ def test_filters_by_hostile_columns_and_values(store: Store, any_store: str, pla
     again.close()
 
 
+RANGES: list[tuple[Condition, Any]] = [
+    (Condition("size", low="150"), lambda i: i >= 50),
+    (Condition("size", low="150", high="160"), lambda i: 50 <= i <= 60),
+    (Condition("size", high="150", strict=True), lambda i: i < 50),
+    (Condition("size", low="150", negate=True), lambda i: i < 50),
+    (Condition("taken", low="2024-02", high="2024-03"), lambda i: i % 12 in (1, 2)),
+    (Condition("taken", low="2024-11", strict=True), lambda i: i % 12 == 11),
+    (Condition("label", low="1"), lambda i: False),
+]
+
+
+def test_ranges_of_numbers_and_dates(store: Store) -> None:
+    lines = [payload(i) | {"taken": f"2024-{1 + i % 12:02d}-{1 + i % 28:02d}T10:00:00"} for i in range(120)]
+    store.upsert([f"set/{i}.jpg" for i in range(120)], rows(120), lines)
+    for condition, keep in RANGES:
+        wanted = {f"set/{i}.jpg" for i in range(120) if keep(i)}
+        assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=[condition])} == wanted, condition
+        assert store.count([condition]) == len(wanted), condition
+        assert {f"set/{i}.jpg" for i in range(120) if condition.matches(lines[i].get(condition.column))} == wanted
+    record = store.get(["set/3.jpg"])[0]
+    assert record is not None and record.payload == {k: v for k, v in lines[3].items() if v is not None}
+
+
+def test_filters_lose_no_neighbors(store: Store) -> None:
+    """Of queries whose own cluster is kept, and of those whose is filtered out."""
+    centers, rng = rows(60, 7), np.random.default_rng(2)
+    vectors = np.repeat(centers, 30, axis=0) + 0.4 / 4 * rng.normal(size=(1800, DIM))
+    ids = [f"r/{i}" for i in range(1800)]
+    store.upsert(ids, vectors.astype(np.float32), [{"cluster": str(i // 30)} for i in range(1800)])
+    store.build()
+    queries = vectors[::18] + 0.1 / 4 * rng.normal(size=(100, DIM))
+    for last in (0, 5, 29, 56, 59):
+        where = [Condition("cluster", high=str(last))]
+        truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))
+        hits = np.array([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)])
+        kept = np.arange(0, 1800, 18) // 30 <= last
+        assert hits[kept].mean() >= 0.97 and (last == 59 or hits[~kept].mean() >= 0.97), last
+
+
 def test_facets_count_the_filtered_rows(store: Store) -> None:
     fill(store, 100)
     assert store.facets("label") == [("class 0", 34), ("class 1", 33), ("class 2", 33)]
