@@ -105,7 +105,8 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
             store.upsert(["a", "b"], vectors(2, 9), [{}, {}])
     assert store.count() == 20 and store.query(vectors(10, 1)[4], 1)[0].id == "1/4", "reading goes on"
     store.upsert(["c"], vectors(1, 5), [{}])
-    store._database.connection.execute("PRAGMA max_page_count=1")  # as if the disk ended here
+    with store._database.transaction(write=False) as connection:
+        connection.execute("PRAGMA max_page_count=1")  # as if the disk ended here
     with pytest.raises(LookalikeError, match="full"):
         store.upsert([f"d{i}" for i in range(500)], vectors(500, 9), [{"label": "d" * 50}] * 500)
     assert store.count() == 21

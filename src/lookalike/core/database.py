@@ -8,6 +8,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ FILE = "lookalike.db"  # in an index: its rows; in the user's folder: keys, uplo
 
 
 class Database:
-    """A SQLite database with a connection for each thread.
+    """A SQLite database, safe to use from several threads; there are as many connections as transactions at a time.
 
     Args:
         path: The file.
@@ -42,9 +43,9 @@ class Database:
 
     def __init__(self, path: str | Path, *, write: bool = False, schema: str = "") -> None:
         self.path, self.write = Path(path), write
-        self._local = threading.local()
         self._guard = threading.Lock()
         self._connections: list[sqlite3.Connection] = []
+        self._idle: list[sqlite3.Connection] = []
         self._closed = False
         if write and not self.path.exists():
             with disk_errors(self.path):
@@ -57,13 +58,10 @@ class Database:
                 self.connection.executescript(f"BEGIN IMMEDIATE;{schema};COMMIT")
             self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
 
-    @property
+    @cached_property
     def connection(self) -> sqlite3.Connection:
-        """The connection of this thread; outside a transaction every statement is one."""
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._local.connection = self.connect()
-        return connection
+        """A connection for the thread that opened the database; every statement is a transaction."""
+        return self.connect()
 
     def connect(self) -> sqlite3.Connection:
         """Return a further connection, which is closed with the database."""
@@ -92,8 +90,11 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
-        """Run a block in one transaction of this thread's connection; an error undoes it."""
-        connection = self.connection
+        """Run a block in one transaction; an error undoes it."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
         with self.errors():
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -103,6 +104,8 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._idle.append(connection)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -146,6 +149,7 @@ class Database:
             for connection in self._connections:
                 connection.close()
             self._connections.clear()
+            self._idle.clear()
 
 
 DOCUMENTS = "CREATE TABLE IF NOT EXISTS document(name TEXT PRIMARY KEY, body TEXT NOT NULL)"

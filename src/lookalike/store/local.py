@@ -191,7 +191,7 @@ class LocalStore(Queries):
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[tuple[sqlite3.Connection, _State]]:
-        """One transaction of this thread, and what it sees."""
+        """One transaction, and what it sees."""
         for attempt in range(5):
             with self._database.transaction(write=False) as connection:
                 try:
