@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -335,4 +336,57 @@ def test_ranges_of_numbers_and_dates(tmp_path: Path) -> None:
     for condition, expected in cases:
         assert {r.id for part in store.scan(where=[condition]) for r in part} == expected, condition
         assert {str(i) for i, line in enumerate(lines) if condition.matches(line[condition.column])} == expected
+    store.close()
+
+
+def test_a_filter_that_keeps_only_rows_added_since_the_build(
+    clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    shutil.copytree(clustered[0], tmp_path / "s")
+    store = LocalStore.open(str(tmp_path / "s"), write=True)
+    scan_is_slow(store)
+    store.upsert([f"new{i}" for i in range(1000)], clustered[1][:1000], [{"cluster": "new"}] * 1000)
+    hits = store.query(clustered[1][5], 10, where=[Condition("cluster", ("new",))])
+    assert hits[0].id == "new5" and len(hits) == 10
+    store.close()
+
+
+def test_building_a_graph_beside_a_compaction_deletes_no_vectors(
+    clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that builds a graph sees a file of vectors that nobody has committed yet."""
+    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    shutil.copytree(clustered[0], tmp_path / "s")
+    [graph] = (tmp_path / "s").glob("graph-*")
+    graph.unlink()
+    (tmp_path / "s" / "vectors-2.f32").write_bytes(b"being written")
+    store = LocalStore.open(str(tmp_path / "s"))
+    assert store.load_graph() is not None and (tmp_path / "s" / "vectors-2.f32").exists()
+    store.close()
+
+
+def test_threads_read_while_rows_come_and_go(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s")
+    failures: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            for _ in range(150):
+                assert {hit.id.partition("/")[0] for hit in store.query(vectors(1)[0], 50)} >= {"0", "1", "2"}
+                assert store.count([Condition("label", ("l1",))]) == 10 and sum(map(len, store.scan())) >= 30
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(40):
+        store.upsert([f"x/{i}" for i in range(12)], vectors(12, number), [{"label": "x"}] * 12)
+        store.delete([f"x/{i}" for i in range(12)])
+        if number % 5 == 4:
+            store.build()
+    for thread in threads:
+        thread.join()
+    assert not failures and store.count() == 30
     store.close()

@@ -148,7 +148,7 @@ class LocalStore(Queries):
                 self._drop_lost_rows()
             with self._read() as (_, state):
                 if write:
-                    self._remove_old_files(state)
+                    self._remove_old_files(state, "vectors-*.f32", "graph-*", ".graph-*.part")
             self._held = self._held.pop_all()
 
     @classmethod
@@ -222,7 +222,8 @@ class LocalStore(Queries):
         live: NDArray[np.bool_] | None = None
         if removed:
             live, seq = np.ones(size, dtype=bool), 0
-            if old is not None and old.version == version and old.live is not None:
+            known = old is not None and old.version == version and old.rows <= rows and old.removed <= removed
+            if known and old is not None and old.live is not None:
                 live[: len(old.live)], seq = old.live, old.removed
             gone = connection.execute(self._sql("SELECT row FROM $deleted WHERE seq > ?"), (seq,)).fetchall()
             live[np.array(gone, dtype=np.int64).ravel() - base] = False
@@ -230,7 +231,12 @@ class LocalStore(Queries):
         info = GraphInfo(**json.loads(graph)) if graph else None
         plain = np.empty((0, self.dim), np.float32) if vectors is None else vectors.view(np.ndarray)
         state = _State(version, base, rows, removed, info, plain, live, count)
-        self._state = state
+        if old is None or (version, rows, removed) > (
+            old.version,
+            old.rows,
+            old.removed,
+        ):  # else a transaction of before
+            self._state = state
         return state
 
     def _columns(self, connection: sqlite3.Connection, names: Iterable[str], *, add: bool = False) -> dict[str, int]:
@@ -273,10 +279,10 @@ class LocalStore(Queries):
                 self._selections.popitem(last=False)
         return selection
 
-    def _remove_old_files(self, state: _State) -> None:
-        """Delete what compactions, rebuilt graphs and kills have left."""
+    def _remove_old_files(self, state: _State, *patterns: str) -> None:
+        """Delete what compactions, rebuilt graphs and kills have left; only the writer may delete vectors."""
         keep = {f"vectors-{state.version}.f32", state.graph.file if state.graph else ""}
-        for file in (*self.place.glob("vectors-*.f32"), *self.place.glob("graph-*"), *self.place.glob(".graph-*.part")):
+        for file in (file for pattern in patterns for file in self.place.glob(pattern)):
             if file.name not in keep:
                 with contextlib.suppress(OSError):  # Windows keeps mapped files
                     file.unlink()
@@ -334,7 +340,7 @@ class LocalStore(Queries):
     def _delete_rows(self, connection: sqlite3.Connection, ids: Sequence[str], removed: int) -> int:
         """Delete rows by id; returns the number of deletions so far."""
         for start in range(0, len(ids), CHUNK):
-            part = list(dict.fromkeys(ids[start : start + CHUNK]))
+            part = [name for name in dict.fromkeys(ids[start : start + CHUNK]) if is_text(name)]
             rows = connection.execute(self._sql(f"SELECT row, payload FROM $rows WHERE id IN ({marks(part)})"), part)
             payloads = [(row, json.loads(text)) for row, text in rows.fetchall()]
             self._change_terms(connection, payloads, add=False)
@@ -410,7 +416,7 @@ class LocalStore(Queries):
                 "UPDATE store SET version = ?, base = ?, rows = ?, removed = 0, graph = NULL WHERE number = ?", values
             )
         with self._read() as (_, state):
-            self._remove_old_files(state)
+            self._remove_old_files(state, "vectors-*.f32", "graph-*")
 
     def verify(self) -> list[str]:
         """Compare vectors and graph with the hashes of when they were written, waiting for the graph.
@@ -473,7 +479,7 @@ class LocalStore(Queries):
                 (json.dumps(info.to_json()), self._number, state.version),
             )
         with self._read() as (_, state):
-            self._remove_old_files(state)
+            self._remove_old_files(state, "graph-*")
 
     def load_graph(self) -> Graph | None:
         """Return the graph, waiting until it is checked; ``None`` if there is none."""
@@ -500,6 +506,8 @@ class LocalStore(Queries):
     def _load(self, state: _State) -> None:
         """Check and load the graph, so that damage is never searched; a missing, damaged or old one is built again."""
         try:
+            with self._read() as (_, state):  # another process may have built it since
+                pass
             good = state.graph is not None and self._open_graph(state.version, state.graph)
             if not good or self._is_stale(state):
                 with (
@@ -561,10 +569,10 @@ class LocalStore(Queries):
         """Positions and scores, from the graph for the rows it covers and by comparison for those added since."""
         vectors, rows = state.vectors, None if selection is None else selection.rows
         graph = None if exact else self._ready_graph(state)
-        if graph is None or not self._plan(graph, queries, k, len(vectors) if rows is None else len(rows)):
-            return nearest(queries, vectors, k, rows)
-        covered = graph.info.rows
+        covered = graph.info.rows if graph is not None else 0
         inside = covered if rows is None else int(np.searchsorted(rows, covered))
+        if graph is None or covered > len(vectors) or not self._plan(graph, queries, k, inside):
+            return nearest(queries, vectors, k, rows)
         found = self._by_graph(graph, queries, k, vectors, selection, inside)
         if len(vectors) == covered:
             return found
