@@ -287,3 +287,25 @@ def test_an_index_of_a_pre_release_is_made_again(kept: Path, tmp_path: Path) -> 
     model: Any = fake.FakeEmbedder()
     assert index(folder=tmp_path / "images", model=model, index=place, progress=False).images == 12
     assert not (place / "index.json").exists() and Index.open(place).store.count() == 12
+
+
+def test_what_a_killed_first_run_left_is_purged_or_overwritten(kept: Path, tmp_path: Path) -> None:
+    model: Any = fake.FakeEmbedder()
+    strike = 0
+    while True:
+        strike += 7
+        place = tmp_path / f"index{strike}"
+
+        def make(place: Path = place) -> None:
+            update_index((tmp_path / "images").resolve(), place, model=model, progress=False)
+
+        ended = not killed_at(strike, make)
+        if ended:
+            break
+        if place.exists() and any(place.iterdir()):
+            copy = shutil.copytree(place, tmp_path / f"copy{strike}")
+            lookalike.purge(index=copy)
+            assert not copy.exists()
+        make()
+        assert Index.open(place).store.count() == 12
+    assert strike > 20

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.database import FILE
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.core.progress import warn
@@ -27,7 +26,7 @@ from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.folder_watcher import watch as watch_folder
 from lookalike.searching.index_folder import TABLE, remove_generations
 from lookalike.searching.ingest import IndexResult, IndexUpdate
-from lookalike.searching.locate import index_for, index_path, is_index
+from lookalike.searching.locate import index_for, index_path, is_index, is_leftover
 from lookalike.searching.payload import column_names, to_payload
 from lookalike.searching.score_calibration import fit
 from lookalike.searching.writer import open_writer
@@ -206,18 +205,12 @@ def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
     path = index_for(source) if index is None else index_path(index)
     if path.exists() and not path.is_dir():
         raise LookalikeError(f"`{path}` is a file; an index is a folder.")
-    if path.is_dir() and not is_index(path) and not _is_leftover(path):
+    if path.is_dir() and not is_index(path) and not is_leftover(path):
         raise LookalikeError(f"`{path}` is neither an index nor empty: choose another --index.")
     if source.is_dir() and path.resolve().is_relative_to(source):
         raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
     folders.refuse_network_drive(path, "an index")
     return path
-
-
-def _is_leftover(path: Path) -> bool:
-    """Whether a folder holds only what an interrupted first run or a pre-release left; it is overwritten."""
-    known = {".lock", "generations", FILE, f"{FILE}-wal", f"{FILE}-shm"}
-    return manifests.is_prerelease(path) or not {p.name for p in path.iterdir()} - known
 
 
 def _without_removed(table: Table, rules: Sequence[Sequence[str]]) -> Table:

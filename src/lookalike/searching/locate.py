@@ -62,6 +62,12 @@ def is_index(path: Path) -> bool:
         return True
 
 
+def is_leftover(path: Path) -> bool:
+    """Return whether a folder holds only what an interrupted first run or a pre-release left: it may be overwritten."""
+    known = {".lock", "generations", FILE, f"{FILE}-wal", f"{FILE}-shm"}
+    return path.is_dir() and (manifests.is_prerelease(path) or not {p.name for p in path.iterdir()} - known)
+
+
 def indexes() -> list[Path]:
     """List all indexes in the user's folder, the one updated last first.
 

@@ -19,7 +19,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
 from lookalike.searching.filters import Filters, parse, to_rule
 from lookalike.searching.index_folder import TABLE, Index, generation_folder, open_store, remove_generations
-from lookalike.searching.locate import find_index, index_path, path_key
+from lookalike.searching.locate import find_index, index_path, is_leftover, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import PROTOTYPE
 from lookalike.store import Condition, Store
@@ -167,12 +167,17 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         named = find_index(index)
     except LookalikeError:
         path = index_path(index)
-        parts = leftovers(path)
+        unfinished = [path] if is_leftover(path) and any(path.iterdir()) else []
+        parts = leftovers(path) + unfinished
         if not parts:
             raise
         result = PurgeResult(path.name, 0, sum(map(folders.disk_usage, parts)), 0, 0)
         if not dry_run:
             clear_leftovers(path)
+            for folder in unfinished:
+                with hold(folder / ".lock", f"The index `{folder.name}`"):
+                    remove_generations(folder)
+                shutil.rmtree(folder)
         return result
     path = named.resolve()
     manifest = manifests.read(path)
