@@ -62,6 +62,7 @@ docs: ## the documentation site, in docs/_build/html
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
 	@tools/setup core
 	@tools/setup bench
+	@tools/chromium
 	@$(BIN)/python -m benchmarks.speed $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")
 
 reproduce: ## the claims of the papers; PAPER=xbn picks one, DATA=folder gives the data sets
