@@ -5,6 +5,7 @@ A graph is derived from the vectors and may be missing: it only proposes candida
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -22,9 +23,10 @@ from lookalike.store.protocol import Rows, Vectors
 from lookalike.store.scan import nearest
 
 EDGES, CANDIDATES = 16, 128  # per node, and while building
-MIN_RECALL = 0.995  # of probes near stored vectors; other queries, for which 0.97 is promised, reach less
+MIN_RECALL = 0.995  # of probes near stored vectors; 0.97 is promised for all queries
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROBES, K = 200, 10
+MARGIN = 1.5  # times the width that the probes need: other queries need more
 # Candidates of a search are filtered if this fraction of them, the first, are nearly all the nearest rows.
 # Beyond a query's own cluster a graph misses many, which a filter that leaves that cluster out would bring to light.
 NEAR_FRACTION, MIN_NEAR_RECALL = 0.6, 0.985
@@ -99,7 +101,7 @@ class Graph:
         """
         codes = quantize(queries, self.info.scale)
         if len(codes) == 1:
-            keys = self._index.search(codes[0], count).keys.view(np.int64)
+            keys = self._index.search(codes[0], count, threads=1).keys.view(np.int64)
             if len(keys) == count:
                 return keys[None]
             return np.concatenate([keys, np.full(count - len(keys), -1)])[None]
@@ -173,6 +175,7 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
         "base_seconds": narrow,
         "candidate_seconds": max((wide - narrow) / (WIDTHS[-1] - WIDTHS[0]), 1e-9),
     }
+    width = math.ceil(MARGIN * width)
     return replace(graph.info, width=width, recall=recall, max_width=max_width, **costs)
 
 
