@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,5 +76,4 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(folder, "load_model", load)
     patch.setattr(writer, "load_model", load)
-    patch.setattr(sys.modules["lookalike.searching.verify"], "load_model", load)
     patch.setattr(Encoder, "model", model)
