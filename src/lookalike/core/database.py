@@ -182,6 +182,14 @@ def user_database(schema: str) -> Database:
     return Database(private_folder(home()) / FILE, write=True, schema=schema)
 
 
+def user_rows(schema: str, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """Return the rows of a query in the user's database; reading does not create it."""
+    if not (home() / FILE).exists():
+        return []
+    with contextlib.closing(user_database(schema)) as database:
+        return database.connection.execute(query, values).fetchall()
+
+
 def marks(values: Any) -> str:
     """Return as many placeholders as there are values, as in ``?,?,?``."""
     return ",".join("?" * len(values))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
-from lookalike.core.database import user_database
+from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_bytes, hash_file, sync_folder
 from lookalike.core.locks import hold
@@ -329,9 +329,8 @@ def _history(root: Path) -> Any:
 
 def _batches(root: Path) -> list[Batch]:
     """The registered batches of a folder, oldest first."""
-    with contextlib.closing(user_database(_MOVES)) as database:
-        rows = database.connection.execute("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
-        return [Batch(**json.loads(text)) for (text,) in rows]
+    rows = user_rows(_MOVES, "SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
+    return [Batch(**json.loads(text)) for (text,) in rows]
 
 
 def _register(root: Path, batch: Batch) -> None:

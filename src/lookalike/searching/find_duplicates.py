@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core.database import user_database
+from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import format_bytes, hash_bytes, printable
 from lookalike.searching import file_moves
@@ -244,9 +244,8 @@ _DISMISSED = "CREATE TABLE IF NOT EXISTS dismissed(root TEXT, id TEXT, PRIMARY K
 
 def dismissed(root: Path) -> set[str]:
     """Return the ids of groups that a user has marked as no duplicates."""
-    with contextlib.closing(user_database(_DISMISSED)) as database:
-        rows = database.connection.execute("SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
-        return {name for (name,) in rows}
+    rows = user_rows(_DISMISSED, "SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
+    return {name for (name,) in rows}
 
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
