@@ -39,6 +39,7 @@ from lookalike.adaptation.task import (
 from lookalike.core import folders, progress
 from lookalike.core.device import CPU
 from lookalike.core.files import hash_bytes
+from lookalike.core.locks import wait_for_lock
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import merge
@@ -214,12 +215,13 @@ def source_model(table: Table, seed: int, scale: Mapping[str, Any]) -> Embedder:
     known = {name: scale.get(name) for name in ("model", "size", "head", "norm", "source")}
     key = hash_bytes("source 2", str(seed), json.dumps(known, sort_keys=True), table.fingerprint())
     path = folders.home() / "jobs" / "sources" / key
-    if not (path / "config.json").is_file():
-        start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=CPU)
-        settings = resolve(None, {**scale["source"], "method": "finetune"})
-        made = train_classifier(start, table, settings, seed, head=scale["head"], norm=scale.get("norm", "none"))
-        made.save_pretrained(path)
-    return Embedder.from_pretrained(path, device=CPU)
+    with wait_for_lock(folders.home() / "locks" / f"source-{key}.lock"):  # runs side by side share it
+        if not (path / "config.json").is_file():
+            start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=CPU)
+            settings = resolve(None, {**scale["source"], "method": "finetune"})
+            made = train_classifier(start, table, settings, seed, head=scale["head"], norm=scale.get("norm", "none"))
+            made.save_pretrained(path)
+        return Embedder.from_pretrained(path, device=CPU)
 
 
 def adapted(
