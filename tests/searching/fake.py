@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -76,4 +77,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(folder, "load_model", load)
     patch.setattr(writer, "load_model", load)
+    patch.setattr(importlib.import_module("lookalike.searching.verify"), "load_model", load)  # not the command
     patch.setattr(Encoder, "model", model)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
+import itertools
+import json
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import lookalike
@@ -16,8 +25,13 @@ from lookalike.core import files
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.locks import Locked
 from lookalike.searching import Index, archive, index
+from lookalike.searching import manifest as manifests
+from lookalike.searching.index_folder import open_store
+from lookalike.searching.indexing import update_index
 from lookalike.store import store_class
+from lookalike.store.local import LocalStore
 from tests import helpers
+from tests.kills import killed as killed_at
 from tests.searching import fake
 
 KILLED = """
@@ -128,3 +142,170 @@ def test_the_room_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(files, "free_bytes", lambda path: 1_000 if part.exists() else 10**9)
     assert lookalike.restore(file=kept, index=tmp_path / "again", progress=False).images == 12
     assert Index(tmp_path / "again").generation.complete
+
+
+def members(kept: Path) -> dict[str, bytes]:
+    with tarfile.open(kept) as tar:
+        return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+
+
+def write(path: Path, parts: dict[str, bytes], **odd: Any) -> Path:
+    """A backup of these members, whose list of hashes is made to fit."""
+    document = json.loads(parts["backup.json"])
+    document["sums"] = {n: hashlib.sha256(data).hexdigest() for n, data in parts.items() if n != "backup.json"}
+    with tarfile.open(path, "w") as tar:
+        for name, data in (parts | {"backup.json": json.dumps(document | odd).encode()}).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../evil", "/tmp/evil", "generations/1/model/../../evil", "generations/1/other", "generations/x/table.parquet"],
+)
+def test_a_planted_member_is_refused(kept: Path, tmp_path: Path, name: str) -> None:
+    parts = members(kept)
+    assert lookalike.restore(file=write(tmp_path / "good.tar", parts), index=tmp_path / "good", progress=False)
+    bad = write(tmp_path / "bad.tar", parts | {name: b"x"})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LookalikeError, match="not a complete backup"):
+        lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+    assert sorted(tmp_path.rglob("*")) == before and not Path("/tmp/evil").exists()
+
+
+def test_planted_tables_triggers_links_and_holes_are_refused(kept: Path, tmp_path: Path) -> None:
+    parts = members(kept)
+    for number, statement in enumerate(
+        (
+            "CREATE VIEW v AS SELECT 1",
+            "CREATE TRIGGER t AFTER DELETE ON rows_1 BEGIN SELECT 1; END",
+            "DELETE FROM rows_1",
+        )
+    ):
+        database = tmp_path / f"{number}.db"
+        database.write_bytes(parts["lookalike.db"])
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            connection.execute("PRAGMA journal_mode=DELETE")
+            connection.execute(statement)
+            connection.commit()
+        bad = write(tmp_path / f"{number}.tar", parts | {"lookalike.db": database.read_bytes()})
+        with pytest.raises(LookalikeError, match="not a complete backup"):
+            lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+    damaged = parts["generations/1/table.parquet"]
+    bad = write(tmp_path / "table.tar", parts | {"generations/1/table.parquet": damaged[:100] + damaged[200:]})
+    with pytest.raises(LookalikeError, match="not a complete backup"):
+        lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+    with tarfile.open(tmp_path / "link.tar", "w") as tar:
+        link = tarfile.TarInfo("lookalike.db")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    header = tarfile.TarInfo("lookalike.db")
+    header.size = 10**12
+    (tmp_path / "huge.tar").write_bytes(header.tobuf() + bytes(1024))
+    for bad in (tmp_path / "link.tar", tmp_path / "huge.tar"):
+        with pytest.raises(LookalikeError, match="not a complete backup"):
+            lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_restore_connects_to_no_server_unasked(kept: Path, tmp_path: Path) -> None:
+    parts = members(kept)
+    document = json.loads(parts["backup.json"])
+    document["manifest"]["generations"][0]["store"] = "milvus://203.0.113.1:19530"
+    bad = write(tmp_path / "server.tar", parts | {"backup.json": json.dumps(document).encode()})
+    assert lookalike.restore(file=bad, index=tmp_path / "here", progress=False).images == 12
+    assert Index(tmp_path / "here").generation.store == "local"
+
+
+def test_a_backup_is_one_state_while_rows_are_written(kept: Path, tmp_path: Path) -> None:
+    """Rows come, go and are compacted all the while; every backup is whole."""
+    place = tmp_path / "index"
+    stop = threading.Event()
+
+    def write_on() -> None:
+        store = open_store(place, manifests.read(place).generation(), write=True)
+        rng = np.random.default_rng(0)
+        for number in itertools.count():
+            ids = [f"more/{number}/{i}" for i in range(30)]
+            store.upsert(ids, rng.normal(size=(30, 48)).astype(np.float32), [{"label": "more"}] * 30)
+            store.delete(ids)
+            store.build()
+            if stop.is_set():
+                store.close()
+                return
+
+    writer = threading.Thread(target=write_on)
+    writer.start()
+    try:
+        backups = [
+            lookalike.backup(index=place, out=tmp_path / f"during{number}.tar", progress=False) for number in range(3)
+        ]
+    finally:
+        stop.set()
+        writer.join()
+    for number, made in enumerate(backups):
+        there = lookalike.restore(file=made.path, index=tmp_path / f"again{number}", progress=False)
+        assert there.images == made.images and made.images in (12, 42)
+        with Index(there.path) as opened:
+            assert LocalStore.verify(opened.store) == []  # type: ignore[arg-type]
+
+
+def test_killed_at_every_change_of_a_switch(kept: Path, tmp_path: Path) -> None:
+    place, images = tmp_path / "index", tmp_path / "images"
+    model: Any = fake.FakeEmbedder(1)
+    update_index(images.resolve(), place, model=model, live=False, progress=False)
+    strike = 1
+    while killed_at(strike, lambda: lookalike.switch(index=place, to=2)):
+        assert Index(place).generation.number in (1, 2) and Index(place).store.count() == 12
+        lookalike.switch(index=place, to=1)
+        strike += 1
+    assert Index(place).generation.number == 2 and strike > 2
+
+
+def test_verify_finds_what_is_damaged(kept: Path, tmp_path: Path) -> None:
+    place = tmp_path / "index"
+    assert lookalike.verify(index=place, progress=False).recall == 1.0
+    vectors = place / "generations" / "1" / "vectors-1.f32"
+    raw = vectors.read_bytes()
+    vectors.write_bytes(bytes([raw[0] ^ 1]) + raw[1:])
+    with pytest.raises(LookalikeError, match="Vectors 0 to 11 of"):
+        lookalike.verify(index=place, progress=False)
+    vectors.write_bytes(raw)
+    fake.FakeEmbedder(3).save_pretrained(place / "generations" / "1" / "model")
+    with pytest.raises(LookalikeError, match="model of generation 1 is not the one"):
+        lookalike.verify(index=place, progress=False)
+
+
+def test_an_index_of_a_pre_release_is_made_again(kept: Path, tmp_path: Path) -> None:
+    place = tmp_path / "old"
+    (place / "generations" / "1" / "store").mkdir(parents=True)
+    (place / "index.json").write_text('{"format": 1, "kind": "index"}')
+    with pytest.raises(LookalikeError, match="made by a pre-release; run `lookalike index` again"):
+        Index.open(place)
+    model: Any = fake.FakeEmbedder()
+    assert index(folder=tmp_path / "images", model=model, index=place, progress=False).images == 12
+    assert not (place / "index.json").exists() and Index.open(place).store.count() == 12
+
+
+def test_what_a_killed_first_run_left_is_purged_or_overwritten(kept: Path, tmp_path: Path) -> None:
+    model: Any = fake.FakeEmbedder()
+    strike = 0
+    while True:
+        strike += 7
+        place = tmp_path / f"index{strike}"
+
+        def make(place: Path = place) -> None:
+            update_index((tmp_path / "images").resolve(), place, model=model, progress=False)
+
+        ended = not killed_at(strike, make)
+        if ended:
+            break
+        if place.exists() and any(place.iterdir()):
+            copy = shutil.copytree(place, tmp_path / f"copy{strike}")
+            lookalike.purge(index=copy)
+            assert not copy.exists()
+        make()
+        assert Index.open(place).store.count() == 12
+    assert strike > 20
