@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from pathlib import Path
@@ -58,7 +57,7 @@ class FakeEmbedder:
 def install(patch: pytest.MonkeyPatch) -> None:
     """Let every model folder of a `FakeEmbedder` be opened as one, in an index and in a service."""
     from lookalike.searching import index_folder as folder
-    from lookalike.searching import writer
+    from lookalike.searching import verify_index, writer
     from lookalike.service.encoder import Encoder
 
     def load(name: str | os.PathLike[str], device: str = "auto") -> FakeEmbedder:
@@ -77,5 +76,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(folder, "load_model", load)
     patch.setattr(writer, "load_model", load)
-    patch.setattr(importlib.import_module("lookalike.searching.verify"), "load_model", load)  # not the command
+    patch.setattr(verify_index, "load_model", load)
     patch.setattr(Encoder, "model", model)

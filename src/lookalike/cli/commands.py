@@ -352,7 +352,7 @@ COMMANDS: dict[str, Command] = {
     "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
     "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
     "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
-    "verify": Command("lookalike.searching.verify:verify", {"index": "INDEX"}, show=_verify),
+    "verify": Command("lookalike.searching.verify_index:verify", {"index": "INDEX"}, show=_verify),
     "purge": Command("lookalike.searching.removal:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
     "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
     "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lookalike.searching.locate import indexes
     from lookalike.searching.query import search
     from lookalike.searching.removal import purge
-    from lookalike.searching.verify import verify
+    from lookalike.searching.verify_index import verify
 
 __all__ = [
     "Duplicates",
