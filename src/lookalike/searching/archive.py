@@ -312,7 +312,7 @@ def _check(part: Path, manifest: Manifest) -> None:
 def _finish(part: Path, generation: Generation, kind: str) -> None:
     """Move the rows of a generation to another store if one was named, and build its graph."""
     place = generation_folder(part, generation.number)
-    with contextlib.closing(LocalStore.open(str(place), write=True)) as local:
+    with contextlib.closing(LocalStore.open(str(place), write=kind == "local")) as local:
         if kind == "local":
             generation.graph = local.build()
         else:
