@@ -150,7 +150,7 @@ class AdaptSettings(Settings):
     stream: bool = False
     """Process the images once, in the order of their names, as they would arrive from a camera."""
     key_momentum: float = Field(default=0.95, ge=0, le=1)
-    """`adacontrast`, and t3ar with `contrast.keys: momentum`: momentum of the key network; long runs need more."""
+    """Momentum of the key network (adacontrast, and t3ar with contrast.keys=momentum); long runs need more."""
     confusion_temperature: float = 2.5
     """`mcc`: temperature."""
     held_out_fraction: float = Field(default=0.3, gt=0, lt=1)

