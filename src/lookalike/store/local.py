@@ -541,10 +541,15 @@ class LocalStore(Queries):
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone; one statement fetches them all."""
-        numbers = rows.tolist()
         with self._read() as (connection, state):
-            text = self._sql("SELECT row, id, payload FROM $rows WHERE row IN (SELECT value FROM json_each(?))")
-            lines = connection.execute(text, (json.dumps(numbers),)).fetchall()
+            return self._records(connection, state, rows, vectors)
+
+    def _records(
+        self, connection: sqlite3.Connection, state: _State, rows: Rows, vectors: bool = False
+    ) -> list[Record | None]:
+        numbers = rows.tolist()
+        text = self._sql("SELECT row, id, payload FROM $rows WHERE row IN (SELECT value FROM json_each(?))")
+        lines = connection.execute(text, (json.dumps(numbers),)).fetchall()
         records = {line[0]: _record(line, state, vectors) for line in lines}
         return [records.get(number) for number in numbers]
 
@@ -556,7 +561,22 @@ class LocalStore(Queries):
         unit = unit_rows(queries, self.dim)
         with self._read() as (connection, state):
             selection = self._select(connection, state, where)
-        rows, scores = self._nearest(unit, k, state, selection, exact)
+        return self._neighbors(unit, k, state, selection, exact)
+
+    def _search_records(
+        self, queries: Vectors, k: int, where: Where, exact: bool
+    ) -> tuple[Neighbors, dict[int, Record | None]]:
+        """In one transaction: compaction in between would give the rows new numbers."""
+        unit = unit_rows(queries, self.dim)
+        with self._read() as (connection, state):
+            near = self._neighbors(unit, k, state, self._select(connection, state, where), exact)
+            rows = np.unique(near.rows[near.rows >= 0])
+            return near, dict(zip(rows.tolist(), self._records(connection, state, rows), strict=True))
+
+    def _neighbors(
+        self, queries: Vectors, k: int, state: _State, selection: _Selection | None, exact: bool
+    ) -> Neighbors:
+        rows, scores = self._nearest(queries, k, state, selection, exact)
         if rows.shape[1] < k:
             missing = ((0, 0), (0, k - rows.shape[1]))
             rows = np.pad(rows, missing, constant_values=-1)

@@ -240,9 +240,7 @@ class Queries:
 
     def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
         """Return the k nearest rows to each query, best first; payloads are fetched together."""
-        near = self.search(queries, k, where=where, exact=exact)
-        rows = np.unique(near.rows[near.rows >= 0])
-        records = dict(zip(rows.tolist(), self.records(rows), strict=True))
+        near, records = self._search_records(queries, k, where, exact)
         return [
             [
                 Hit(record.id, score, record.payload)
@@ -251,6 +249,13 @@ class Queries:
             ]
             for line, scores in zip(near.rows.tolist(), near.scores.tolist(), strict=True)
         ]
+
+    def _search_records(
+        self, queries: Vectors, k: int, where: Where, exact: bool
+    ) -> tuple[Neighbors, dict[int, Record | None]]:
+        near = self.search(queries, k, where=where, exact=exact)
+        rows = np.unique(near.rows[near.rows >= 0])
+        return near, dict(zip(rows.tolist(), self.records(rows), strict=True))
 
 
 @runtime_checkable
