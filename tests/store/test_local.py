@@ -284,8 +284,8 @@ def test_rows_added_and_deleted_since_the_build(
     near = store.search(rows[::100], 10)
     truth = store.search(rows[::100], 10, exact=True)
     assert np.mean([np.isin(t, n).mean() for t, n in zip(truth.rows, near.rows, strict=True)]) >= 0.97
-    store.upsert([f"more{i}" for i in range(1500)], -rows[:1500], [{}] * 1500)
     first = store.load_graph()
+    store.upsert([f"more{i}" for i in range(1500)], -rows[:1500], [{}] * 1500)
     assert store.build()["indexed"] == 7502 and store.load_graph() is not first, "a fifth has changed"
     store.close()
 
