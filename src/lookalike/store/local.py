@@ -29,7 +29,7 @@ from lookalike.core.database import FILE, Database, marks
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_file, sync_folder
-from lookalike.core.locks import hold
+from lookalike.core.locks import Locked, hold
 from lookalike.core.progress import warn
 from lookalike.store.graph import NEAR_FRACTION, Graph, GraphInfo, build_graph
 from lookalike.store.protocol import (
@@ -381,7 +381,7 @@ class LocalStore(Queries):
             with self._read() as (_, state):
                 pass
             if self._is_stale(state):
-                with hold(self.place / ".graph", f"The graph of `{self.place}`"):
+                with contextlib.suppress(Locked), hold(self.place / ".graph", "graph"):  # if no other builds it
                     self._build_graph(self._database, state)
             with self._read() as (_, state):
                 info = state.graph
