@@ -32,7 +32,7 @@ test-all: ## the test suite with the long forms
 	@tools/chromium
 	@$(PYTEST) -n $(JOBS) --dist worksteal --slow $(TESTS)
 
-soak: ## crashes, full disks, two writers, and 64 clients for 5 minutes (about 25 minutes)
+soak: ## crashes, full disks, two writers, mutated files, and 64 clients (about 35 minutes)
 	@tools/setup dev
 	@$(BIN)/python -m tests.soak $(SOAK)
 

@@ -60,10 +60,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("device"):
         if not helpers.has_device(marker.args[0]):
             pytest.skip(NOT_HERE + marker.args[0])
-    wanted = [what for marker in item.iter_markers("needs") for what in marker.args]
+    expected = [what for marker in item.iter_markers("needs") for what in marker.args]
     if item.get_closest_marker("browser"):
-        wanted = ["chromium", *wanted]
-    for what in wanted:
+        expected = ["chromium", *expected]
+    for what in expected:
         if not helpers.has(what):
             pytest.skip(NOT_RUN + what)
 
@@ -98,8 +98,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or reporter is None or config.getoption("collectonly", False):
         return
     missing, absent = _not_run(config)
-    for head, found in ((NOT_HERE, absent), (NOT_RUN, missing)):
-        parts = [f"{what} ({count} test{'s' * (count > 1)})" for what, count in sorted(found.items())]
+    for head, matches in ((NOT_HERE, absent), (NOT_RUN, missing)):
+        parts = [f"{what} ({count} test{'s' * (count > 1)})" for what, count in sorted(matches.items())]
         if parts or head == NOT_RUN:
             reporter.write_line(head + (", ".join(parts) or "nothing"))
 
@@ -138,8 +138,8 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., helpers.Ans
     def call(*words: object) -> helpers.Answer:
         capfd.readouterr()
         code = run([str(word) for word in words])
-        found = capfd.readouterr()
-        return helpers.Answer(int(code), found.out, found.err)
+        matches = capfd.readouterr()
+        return helpers.Answer(int(code), matches.out, matches.err)
 
     yield call
     progress.set_level(1)
@@ -196,13 +196,31 @@ def _milvus_ends(_session: tuple[Path, int], request: pytest.FixtureRequest) -> 
         milvus_server.count_down(_session[0], sum(map(_asks_milvus, request.session.items)))
 
 
-@pytest.fixture(params=["local", pytest.param("milvus", marks=pytest.mark.needs("milvus"))])
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Any]:
+    """A real PostgreSQL server with pgvector, one a test process; mark: `needs("postgres")`."""
+    from tests import postgres_server
+
+    server = postgres_server.Server()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PGPASSWORD", postgres_server.PASSWORD)
+        yield server
+    server.close()
+
+
+SERVERS = {"milvus": "milvus", "postgresql": "postgres"}
+
+
+@pytest.fixture(
+    params=["local", *(pytest.param(name, marks=pytest.mark.needs(what)) for name, what in SERVERS.items())]
+)
 def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """What a user calls a store: each of them in turn."""
-    if request.param != "milvus":
+    if request.param == "local":
         yield request.param
         return
-    yield request.getfixturevalue("milvus")
+    postgres = request.param == "postgresql"
+    yield request.getfixturevalue("postgres_server").address if postgres else request.getfixturevalue("milvus")
     helpers.forget_stores(tmp_path)
 
 

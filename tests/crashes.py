@@ -90,15 +90,15 @@ def kills(times: int) -> dict[str, Any]:
 
     With a Milvus server, where there is one, a fifth as often: what is written is in other hands by then.
     """
-    found = {store: killed(store, times, _some_time) for store in ("local",)}
+    result = {store: killed(store, times, _some_time) for store in ("local",)}
     if helpers.has("milvus"):
         os.environ["LOOKALIKE_MILVUS_TOKEN"] = f"root:{milvus_server.PASSWORD}"
         with tempfile.TemporaryDirectory() as base:
-            found["milvus"] = killed(milvus_server.shared(Path(base), os.getpid()), max(times // 5, 1), _some_batches)
+            result["milvus"] = killed(milvus_server.shared(Path(base), os.getpid()), max(times // 5, 1), _some_batches)
             milvus_server.count_down(Path(base), 1)
-    missing = {} if "milvus" in found else {"not_run": "milvus: its server is not installed"}
-    good = all(f["then_whole"] and not f["lost"] + f["twice"] for f in found.values())
-    return {"ok": good, **found, **missing}
+    missing = {} if "milvus" in result else {"not_run": "milvus: its server is not installed"}
+    good = all(f["then_whole"] and not f["lost"] + f["twice"] for f in result.values())
+    return {"ok": good, **result, **missing}
 
 
 def _some_time(child: Child, rng: random.Random) -> None:
@@ -125,10 +125,10 @@ def killed(store: str, times: int, moment: Callable[[Child, random.Random], None
             child.process.kill()
             code, acknowledged, _ = child.end()
             ended += code == -signal.SIGKILL
-            found = rows(place)
-            lost += len(before - set(found)) + max(acknowledged - len(found), 0)
-            twice += len(found) - len(set(found))
-            before = set(found)
+            actual = rows(place)
+            lost += len(before - set(actual)) + max(acknowledged - len(actual), 0)
+            twice += len(actual) - len(set(actual))
+            before = set(actual)
             if len(before) == count:  # all indexed: begin again with an empty one, the kills go on
                 forget(place)
                 before = set()
@@ -153,10 +153,10 @@ def disk(times: int) -> dict[str, Any]:
         inside = "import sys; from tests.crashes import fill_up; fill_up(*sys.argv[1:])"
         words = ["unshare", "--map-root-user", "--mount", sys.executable, "-c", inside, base, str(times)]
         done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    *said, last = done.stdout.splitlines()
-    print(*said, sep="\n", flush=True)
-    found: dict[str, Any] = json.loads(last)
-    return found
+    *reported, last = done.stdout.splitlines()
+    print(*reported, sep="\n", flush=True)
+    result: dict[str, Any] = json.loads(last)
+    return result
 
 
 def fill_up(base: str, times: str) -> None:
@@ -180,9 +180,9 @@ def fill_up(base: str, times: str) -> None:
             if code > 0 and not any(word in error for word in ("full", "are free")):
                 raise SystemExit(f"{store}: no sentence about the disk: {error}")
             ballast.unlink()
-            found = rows(place)
-            lost += max(acknowledged - len(found), 0)
-            twice += len(found) - len(set(found))
+            result = rows(place)
+            lost += max(acknowledged - len(result), 0)
+            twice += len(result) - len(set(result))
             code, _, error = Child(folder, place, store).end()
             unfinished += code != 0 or len(set(rows(place))) != count
             shutil.rmtree(place)
@@ -205,7 +205,7 @@ def fill(ballast: Path) -> None:
 
 def writers(times: int) -> dict[str, Any]:
     """Two at once: one works, the other is told; never both, never a damaged index."""
-    good, told, count = True, 0, 200
+    good, message, count = True, 0, 200
     with tempfile.TemporaryDirectory() as base:
         folder = small_images(Path(base) / "images", count)
         for number in range(times):
@@ -213,8 +213,8 @@ def writers(times: int) -> dict[str, Any]:
             both = [Child(folder, place, "local") for _ in range(2)]
             ends = [child.end() for child in both]
             refused = [error for code, _, error in ends if code != 0]
-            told += len(refused)
-            found = rows(place)
-            good &= len(found) == len(set(found)) == count and all("in use by another process" in e for e in refused)
-    print(f"writers: {times} pairs, {told} told to wait, {'no damage' if good else 'FAILED'}", flush=True)
-    return {"ok": good, "pairs": times, "told_to_wait": told}
+            message += len(refused)
+            result = rows(place)
+            good &= len(result) == len(set(result)) == count and all("in use by another process" in e for e in refused)
+    print(f"writers: {times} pairs, {message} told to wait, {'no damage' if good else 'FAILED'}", flush=True)
+    return {"ok": good, "pairs": times, "told_to_wait": message}

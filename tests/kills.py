@@ -9,24 +9,37 @@ import shutil
 import signal
 import sqlite3
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lookalike.core.database import Database
-
-CHANGES = ("link", "unlink", "rename", "replace", "fsync")
+MOVES = ("os.link", "os.remove", "os.rename")
+CHANGES = (*MOVES, "os.symlink", "os.mkdir", "os.rmdir", "os.truncate")
 STATEMENTS = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+NOWHERE = ("/dev/", "/proc/", "/sys/")
+
+_watcher: Callable[[str, tuple[Any, ...]], None] | None = None
+_hooked = False
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if _watcher is not None:
+        _watcher(event, arguments)
 
 
 @contextlib.contextmanager
-def disk(root: Path | None = None, strike: int | None = None, *, statements: bool = True) -> Iterator[list[int]]:
+def disk(root: Path | None = None, strike: int | None = None, *, every: bool = True) -> Iterator[list[int]]:
     """The process is killed before its `strike`-th change of a disk or a database; below `root` is a disk of its own.
 
-    Gives the number of changes. What was not yet synced when the kill came is torn.
+    Changes are what Python's audit events report (files opened for writing, made, renamed, removed), `fsync`, and
+    statements of SQLite; without `every` only moved or removed files and `fsync`. Gives the number of changes. What was
+    not yet synced when the kill came is torn.
     """
+    global _watcher, _hooked
     done = [0]
 
     def step(file: int | None = None) -> None:
@@ -36,16 +49,27 @@ def disk(root: Path | None = None, strike: int | None = None, *, statements: boo
                 os.ftruncate(file, max(os.fstat(file).st_size - 5, 0))
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def changing(name: str) -> Any:
-        real = getattr(os, name)
-
-        def call(*places: Any, **options: Any) -> Any:
-            if name in ("link", "rename") and root and len({Path(p).is_relative_to(root) for p in places}) == 2:
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in ("os.link", "os.rename") and root:
+            inside = {Path(os.fsdecode(place)).is_relative_to(root) for place in arguments[:2]}
+            if len(inside) == 2:
                 raise OSError(errno.EXDEV, "Invalid cross-device link")
-            step(places[0] if name == "fsync" else None)
-            return real(*places, **options)
+        if event == "open" and every:
+            path, _, flags = arguments
+            if isinstance(path, (str, bytes)) and flags & WRITING and not os.fsdecode(path).startswith(NOWHERE):
+                step()
+        elif event in (CHANGES if every else MOVES):
+            step()
 
-        return call
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = real_connect(*arguments, **options)
+        if every:
+            connection.set_trace_callback(lambda text: step() if text.startswith(STATEMENTS) else None)
+        return connection
+
+    def sync(file: Any) -> None:
+        step(file if isinstance(file, int) else file.fileno())
+        real_sync(file)
 
     def copy(old: Any, new: Any, length: int = 0) -> None:
         data = old.read()
@@ -54,19 +78,19 @@ def disk(root: Path | None = None, strike: int | None = None, *, statements: boo
         step()
         new.write(data[len(data) // 2 :])
 
-    def connect(self: Database) -> sqlite3.Connection:
-        connection = real_connect(self)
-        if statements:
-            connection.set_trace_callback(lambda statement: step() if statement.startswith(STATEMENTS) else None)
-        return connection
-
-    real_connect = Database.connect
+    real_sync, real_connect, before = os.fsync, sqlite3.connect, _watcher
+    if not _hooked:  # for the rest of the process: it cannot be taken away
+        sys.addaudithook(_audit)
+        _hooked = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Database, "connect", connect)
-        for name in CHANGES:
-            patch.setattr(os, name, changing(name))
+        patch.setattr(os, "fsync", sync)
+        patch.setattr(sqlite3, "connect", connect)
         patch.setattr(shutil, "copyfileobj", copy)
-        yield done
+        _watcher = watch
+        try:
+            yield done
+        finally:
+            _watcher = before
 
 
 def killed(strike: int, act: Callable[[], object], between: Path | None = None) -> bool:

@@ -3,6 +3,8 @@
 python -m tests.soak kills      kill -9 at random moments while indexing, 50 times for both stores, 10 with a Milvus
 python -m tests.soak disk       a disk that fills up while indexing, at many places
 python -m tests.soak writers    two writers at once, again and again
+python -m tests.soak readers    mutated files for every reader of outside files, for 10 minutes
+python -m tests.soak commands   kill -9 before changes of files, about 40 of each command that writes
 python -m tests.soak load       64 clients for 5 minutes, one request in five bad, half of the uploads kept
 
 `--out results` keeps what was found in soak.json, each part with its date and machine.
@@ -11,6 +13,7 @@ python -m tests.soak load       64 clients for 5 minutes, one request in five ba
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import io
 import json
@@ -29,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.crashes import ROOT, disk, kills, writers
+from tests.fuzz import fuzz
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -121,7 +125,8 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
     """No 5xx but 503 with a retry time, memory flat, p99 reported."""
     from PIL import Image
 
-    from lookalike.service.uploads import MAX_SAVED, TRIM_EVERY
+    from lookalike.core.database import FILE, Database
+    from lookalike.service.uploads import MAX_SAVED
     from tests.helpers import make_image
     from tests.helpers import make_images as make
 
@@ -157,36 +162,37 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
             one.join(timeout=130)
         server.send_signal(signal.SIGINT)
         server.wait(timeout=60)
-        left = len(list(Path(base).glob("home/queries/*/u.*.jpg")))
+        with contextlib.closing(Database(Path(base) / "home" / FILE)) as database:
+            left = database.rows("SELECT count(*) FROM upload")[0][0]
     codes = sum((one.codes for one in crowd), Counter())
     times = sorted(t for one in crowd for t in one.times)
     third = max(len(levels) // 3, 1)
     early, late = statistics.median(levels[third : 2 * third] or levels), statistics.median(levels[-third:])
-    wanted = {"good": {200, 503}, "link": {200, 410, 503}, "bad": {503, *range(400, 500)}}  # 410: trimmed meanwhile
-    astray = {key: count for key, count in codes.items() if key[1] not in wanted[key[0]]}
-    kept = sum(len(one.links) for one in crowd)
+    expected = {"good": {200, 503}, "link": {200, 410, 503}, "bad": {503, *range(400, 500)}}  # 410: trimmed meanwhile
+    astray = {key: count for key, count in codes.items() if key[1] not in expected[key[0]]}
+    stored = sum(len(one.links) for one in crowd)
     p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-    found = {
+    matches = {
         "ok": all(one.well for one in crowd)
         and not astray
         and late < 1.1 * early + 30
-        and left <= min(kept, MAX_SAVED + TRIM_EVERY + clients),
+        and left <= min(stored, MAX_SAVED),
         "clients": clients,
         "seconds": seconds,
         "requests": codes.total(),
         "answers_a_second": round(len(times) / seconds, 1),
         "p50_ms": round(1000 * p50),
         "p99_ms": round(1000 * p99),
-        "kept": {"uploads": kept, "left": left},
+        "kept": {"uploads": stored, "left": left},
         "memory_mb": {"middle": round(early), "end": round(late)},
         "answers": dict(sorted((f"{kind} {code}", count) for (kind, code), count in codes.items())),
         "clients_cpu_seconds": round(resource.getrusage(resource.RUSAGE_SELF).ru_utime),
     }
-    print("load:", ", ".join(f"{name} {value}" for name, value in found.items()))
-    return found
+    print("load:", ", ".join(f"{name} {value}" for name, value in matches.items()))
+    return matches
 
 
-def keep(folder: Path, name: str, found: dict[str, Any]) -> None:
+def keep(folder: Path, name: str, matches: dict[str, Any]) -> None:
     from benchmarks.machine import describe
     from lookalike.core.files import read_json, write_json
 
@@ -194,30 +200,43 @@ def keep(folder: Path, name: str, found: dict[str, Any]) -> None:
     parts = read_json(place) if place.exists() else {}
     command = f"python -m tests.soak {name} --out results"
     write_json(
-        place, {**parts, name: {**found, "when": time.strftime("%Y-%m-%d"), "machine": describe(), "command": command}}
+        place,
+        {**parts, name: {**matches, "when": time.strftime("%Y-%m-%d"), "machine": describe(), "command": command}},
     )
+
+
+def commands(times: int) -> dict[str, Any]:
+    """Every command is killed and repeated, in a process that has no threads."""
+    words = [sys.executable, "-m", "tests.kill_commands", "--kills", str(times), "--json"]
+    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    *said, last = done.stdout.splitlines()
+    print(*said, sep="\n", flush=True)
+    result: dict[str, Any] = json.loads(last)
+    return result
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help="kills, disk, writers, load; all of them otherwise")
+    parser.add_argument("what", nargs="*", help="kills, disk, writers, readers, commands, load; all otherwise")
     parser.add_argument("--times", type=int, default=50)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--out", type=Path, help="keep what was found in soak.json in this folder")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     jobs = {
-        "kills": lambda: kills(given.times),
-        "disk": lambda: disk(given.times),
-        "writers": lambda: writers(max(given.times // 5, 1)),
-        "load": lambda: load(given.clients, given.seconds),
+        "kills": lambda: kills(arguments.times),
+        "disk": lambda: disk(arguments.times),
+        "writers": lambda: writers(max(arguments.times // 5, 1)),
+        "readers": lambda: fuzz(minutes=arguments.seconds / 30),
+        "commands": lambda: commands(arguments.times),
+        "load": lambda: load(arguments.clients, arguments.seconds),
     }
     good = True
-    for name in given.what or jobs:
-        found = jobs[name]()
-        good &= found["ok"]
-        if given.out:
-            keep(given.out, name, found)
+    for name in arguments.what or jobs:
+        matches = jobs[name]()
+        good &= matches["ok"]
+        if arguments.out:
+            keep(arguments.out, name, matches)
     return 0 if good else 1
 
 

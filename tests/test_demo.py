@@ -23,8 +23,9 @@ def birds(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return make_images(tmp_path / "birds", classes=6, images=5, width=32, height=32)
 
 
-def test_a_labeled_folder_is_trained_on_once(birds: Path) -> None:
+def test_a_labeled_folder_is_trained_on_once(birds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = demo(images=birds, model=MODEL)
+    assert "batches hold" not in capsys.readouterr().err, "no warning about a default"
     assert first.run is not None and Run(first.run).result["finished"] and first.report is not None
     assert first.report.stat().st_size > 10_000
     assert len(first.hits.hits) and first.to_json()["images"] == 30
@@ -43,8 +44,8 @@ def test_a_stopped_run_of_another_seed_is_not_gone_on_with(birds: Path) -> None:
     from lookalike.training.settings import resolve
 
     stopped = Run.create("ms", resolve().model_dump(mode="json"), path=Path("runs") / "demo-birds")
-    found = demo(images=birds, model=MODEL, seed=1)
-    assert found.run is not None and found.run.name == "demo-birds-2"
+    matches = demo(images=birds, model=MODEL, seed=1)
+    assert matches.run is not None and matches.run.name == "demo-birds-2"
     assert not stopped.result
 
 
@@ -53,9 +54,9 @@ def test_a_folder_without_labels_is_searched_only(birds: Path, tmp_path: Path) -
     flat.mkdir()
     for number, file in enumerate(sorted(birds.rglob("*.jpg"))):
         shutil.copy(file, flat / f"{number}.jpg")
-    found = demo(images=flat, model=MODEL)
-    assert found.run is None and found.report is None and len(found.hits.hits)
-    assert any("not trained" in text for _, text in found.lines)
+    matches = demo(images=flat, model=MODEL)
+    assert matches.run is None and matches.report is None and len(matches.hits.hits)
+    assert any("not trained" in text for _, text in matches.lines)
 
 
 def test_images_in_shards(birds: Path, tmp_path: Path) -> None:
@@ -66,8 +67,8 @@ def test_images_in_shards(birds: Path, tmp_path: Path) -> None:
         for kind, data in (("jpg", f.read_bytes()), ("cls", f.parent.name.encode()))
     ]
     shard(tmp_path / "shards" / "a.tar", *members)
-    found = demo(images=tmp_path / "shards", model=MODEL)
-    assert found.run is not None and len(found.hits.hits)
+    matches = demo(images=tmp_path / "shards", model=MODEL)
+    assert matches.run is not None and len(matches.hits.hits)
 
 
 def test_the_command_can_be_typed_as_it_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,11 +45,21 @@ def test_links_lead_somewhere_and_no_machine_is_named() -> None:
     missing, places = [], []
     for path in PAGES:
         text = path.read_text(encoding="utf-8")
-        places += [f"{name(path)}: {found}" for found in re.findall(r"/(?:root|home|work|Users|tmp)/\S*", text)]
+        places += [f"{name(path)}: {result}" for result in re.findall(r"/(?:root|home|work|Users|tmp)/\S*", text)]
         for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"```.*?```", "", text, flags=re.S)):
             if not re.match(r"[a-z]+:|#", target) and not (path.parent / target.partition("#")[0]).exists():
                 missing.append(f"{name(path)}: {target}")
     assert missing == [] and places == []
+
+
+def test_modules_that_the_documents_name_exist() -> None:
+    missing = []
+    for path in PAGES:
+        for module in re.findall(r"`([\w/]+\.py)`", path.read_text(encoding="utf-8")):
+            places = (ROOT, ROOT / "src" / "lookalike", *(ROOT / "src" / "lookalike").iterdir(), ROOT / "examples")
+            if not any((place / module).is_file() for place in places):
+                missing.append(f"{name(path)}: {module}")
+    assert missing == []
 
 
 def test_generated_reference_pages_name_options_and_settings() -> None:

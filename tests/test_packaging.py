@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -60,13 +61,13 @@ def test_the_wheel_holds_the_product_alone(wheel: Path) -> None:
 def test_the_wheel_holds_everything_that_is_not_code(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     source = ROOT / "src"
-    wanted = {
+    expected = {
         path.relative_to(source).as_posix()
         for path in (source / "lookalike").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert wanted <= names
-    kinds = {Path(name).suffix for name in wanted}
+    assert expected <= names
+    kinds = {Path(name).suffix for name in expected}
     assert "lookalike/py.typed" in names
     assert {".py", ".yaml", ".css", ".js"} <= kinds, "recipes, the report's and the page's files"
     assert any(name.endswith("licenses/LICENSE") for name in names)
@@ -88,7 +89,7 @@ def test_every_direct_dependency_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pins = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
     named = [*project["dependencies"], *(need for extra in project["optional-dependencies"].values() for need in extra)]
-    plain = {need.split(";")[0].split(">")[0].split("<")[0].strip().lower().replace("_", "-") for need in named}
+    plain = {re.split(r"[;<>\[]", need)[0].strip().lower().replace("_", "-") for need in named}
     assert plain - pins == set()
     assert "lookalike" not in pins
 

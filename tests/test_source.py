@@ -13,16 +13,16 @@ from tests.helpers import ROOT
 
 SOURCE = ROOT / "src" / "lookalike"
 FILES = sorted(SOURCE.rglob("*.py"))
-ROOMS = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
+PACKAGES = sorted(path.parent.name for path in SOURCE.glob("*/__init__.py"))
 
 
 def lines(pattern: str, files: list[Path]) -> list[str]:
-    wanted = re.compile(pattern)
+    expected = re.compile(pattern)
     return [
         f"{path.relative_to(SOURCE)}: {line.strip()}"
         for path in files
         for line in path.read_text(encoding="utf-8").splitlines()
-        if wanted.search(line.split("  # ")[0])
+        if expected.search(line.split("  # ")[0])
     ]
 
 
@@ -38,17 +38,31 @@ def test_nothing_is_unpickled_and_no_shell_is_called() -> None:
     assert [line for line in lines(r"torch\.load\(", FILES) if "weights_only=True" not in line] == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_rooms_names_are_what_they_say(room: str) -> None:
+def test_few_module_names_stand_in_two_packages() -> None:
+    """Whoever looks for a file by its name finds one; a loss and its method may share theirs."""
+    packages: dict[str, set[Path]] = {}
+    for path in FILES:
+        packages.setdefault(path.stem, set()).add(path.parent)
+    shared = {name for name, folders in packages.items() if len(folders) > 1} - {"__init__"}
+    assert len(shared) <= 20, sorted(shared)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_public_names_exist_and_no_module_hides_one(package: str) -> None:
     """A module named like a public function would take its place as soon as anybody imports it."""
-    module = importlib.import_module(f"lookalike.{room}")
+    module = importlib.import_module(f"lookalike.{package}")
     public = set(getattr(module, "__all__", []))
-    for path in (SOURCE / room).glob("*.py"):
+    for path in (SOURCE / package).glob("*.py"):
         if path.stem in public:
-            importlib.import_module(f"lookalike.{room}.{path.stem}")
-            assert callable(getattr(module, path.stem)), f"{room}.{path.stem} is a module"
+            importlib.import_module(f"lookalike.{package}.{path.stem}")
+            assert callable(getattr(module, path.stem)), f"{package}.{path.stem} is a module"
     for name in public:
         assert getattr(module, name) is not None
+
+
+def test_numbers_with_a_sign_have_a_real_minus() -> None:
+    """`report_blocks.number` writes them; a format such as `:+.1f` mixes in ASCII hyphens."""
+    assert lines(r"\{[^{}\d][^{}]*:[ ,]?\+[.,\d]", FILES) == []
 
 
 def test_the_version_is_semantic_and_the_changelog_knows_it() -> None:
@@ -60,12 +74,12 @@ def test_what_is_deprecated_says_when_it_goes_and_goes() -> None:
     """A deprecation lasts one minor version: its warning names the version it is gone in, and that is to come."""
     now = tuple(map(int, __version__.split(".")[:2]))
     for line in lines(r"DeprecationWarning|@deprecated", FILES):
-        found = re.search(r"gone in (\d+)\.(\d+)", line)
-        assert found, f"say `gone in X.Y`: {line}"
-        assert (int(found[1]), int(found[2])) > now, f"its time is over: {line}"
+        result = re.search(r"gone in (\d+)\.(\d+)", line)
+        assert result, f"say `gone in X.Y`: {line}"
+        assert (int(result[1]), int(result[2])) > now, f"its time is over: {line}"
 
 
-def test_the_license_of_the_default_weights_is_told_where_people_look() -> None:
+def test_the_license_of_the_default_weights_is_stated_where_people_look() -> None:
     for page in ("README.md", "docs/how-to/models.md", "docs/dependencies.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
         assert "no license" in text and "Apache" in text, page

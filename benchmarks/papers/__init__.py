@@ -129,6 +129,33 @@ class Claim:
             return ClaimOutcome("not run", note="not enough runs are finished")
 
 
+def claim_maker(paper: str, table: str, gate: Gate, data: str = "") -> Callable[..., Claim]:
+    """Return a function that makes the claims of a paper.
+
+    Args:
+        paper: One of `PAPERS`.
+        table: Which part of the paper's scale (``--only``) a claim belongs to by default.
+        gate: Its gate by default.
+        data: What the paper's scale needs, appended to its command.
+    """
+    default_table, default_gate = table, gate
+
+    def make(
+        key: str,
+        statement: str,
+        figure: str,
+        small: str,
+        run: Callable[[ClaimContext], ClaimOutcome],
+        table: str = default_table,
+        gate: Gate = default_gate,
+        question: bool = False,
+    ) -> Claim:
+        at_scale = f"`python -m benchmarks.papers {paper} --scale paper --only {table}`{data}"
+        return Claim(key, paper, statement, figure, small, at_scale, run, gate=gate, question=question)
+
+    return make
+
+
 @dataclass(frozen=True)
 class ClaimResult:
     key: str

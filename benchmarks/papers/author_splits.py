@@ -158,8 +158,8 @@ def read_splits(path: Path, table: Table) -> SplitSet:
         removed = tuple(name for name in facts["classes"] if name not in {*train, *test})
         counts = [sum(facts["classes"][name] for name in side) for side in (train, test)]
         episodes = {
-            shots: {episode: {ours([name])[0]: files for name, files in own.items()} for episode, own in found.items()}
-            for shots, found in row["test_episodes"].items()
+            shots: {episode: {ours([name])[0]: files for name, files in own.items()} for episode, own in result.items()}
+            for shots, result in row["test_episodes"].items()
         }
         splits.append(
             Split(

@@ -11,11 +11,10 @@ but there a teacher that is quicker by a little (η from 0.95) has collapsed (4.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
+from benchmarks.papers import ClaimContext, ClaimOutcome, Verdict, claim_maker
 from benchmarks.papers.carp_runs import (
     BATCH,
     BLOCK,
@@ -273,18 +272,7 @@ LONG = (
 DOMAIN = "500 steps from EfficientNet-Lite0 at 96 px on PACS sketch and cartoon, Cars and Grocery, 3 seeds"
 
 
-def _claim(
-    key: str,
-    statement: str,
-    figure: str,
-    small: str,
-    run: Callable[[ClaimContext], ClaimOutcome],
-    table: str = "table-5",
-    gate: Gate = ABOVE,
-    question: bool = False,
-) -> Claim:
-    at_scale = f"`python -m benchmarks.papers carp --scale paper --only {table}`, with ImageNet as DATA/imagenet"
-    return Claim(key, PAPER, statement, figure, small, at_scale, run, gate=gate, question=question)
+_claim = claim_maker(PAPER, "table-5", ABOVE, ", with ImageNet as DATA/imagenet")
 
 
 CLAIMS = [

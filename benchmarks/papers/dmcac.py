@@ -8,10 +8,9 @@ run end to end on Cars. The paper's own settings are in tables.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict
+from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Verdict, claim_maker
 from benchmarks.papers.dmcac_contest import against_others
 from benchmarks.papers.dmcac_runs import (
     COLD,
@@ -307,18 +306,9 @@ def _trained(row: Any) -> bool:
 LEARNS: Gate = learned("recall", "step 0", "frozen", rows=_trained)
 
 
-def _claim(
-    key: str,
-    statement: str,
-    figure: str,
-    small: str,
-    run: Callable[[ClaimContext], ClaimOutcome],
-    gate: Gate = LEARNS,
-    question: bool = False,
-) -> Claim:
+def _claim(key: str, *arguments: Any, **options: Any) -> Claim:
     table = {"1": "table-4", "2": "table-2", "3": "table-2", "4": "table-3"}.get(key.split("-")[0], "table-1")
-    at_scale = f"`python -m benchmarks.papers dmcac --scale paper --only {table}`"
-    return Claim(key, PAPER, statement, figure, small, at_scale, run, gate=gate, question=question)
+    return claim_maker(PAPER, table, LEARNS)(key, *arguments, **options)
 
 
 CLAIMS = [

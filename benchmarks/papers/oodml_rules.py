@@ -23,8 +23,8 @@ CONTROLLED = "recall@1"  # the only measure stored for random removals
 @cache
 def paper() -> dict[str, Any]:
     """The paper's Tables 1 and 3 to 6, by our names of sets, methods and measures."""
-    found: dict[str, Any] = read_json(Path(__file__).with_name("oodml_paper.json"), "paper's tables")
-    return found
+    result: dict[str, Any] = read_json(Path(__file__).with_name("oodml_paper.json"), "paper's tables")
+    return result
 
 
 def trained(rows: ags.Rows) -> list[Mapping[str, Any]]:
@@ -75,9 +75,9 @@ def judge_fall(rows: ags.Rows, method: str, measure: str) -> dict[str, Any]:
     splits judge nothing. Fewer than three splits without removal show no trend, and the curve does not hold.
     """
     gone = removals(rows)
-    kept = [row for row in rows if row["split"] not in gone]
-    count = len(ags.fids_of(kept))
-    swaps = ags.trend(kept, method, measure) if count >= FEWEST else {}
+    selected = [row for row in rows if row["split"] not in gone]
+    count = len(ags.fids_of(selected))
+    swaps = ags.trend(selected, method, measure) if count >= FEWEST else {}
     raw = ags.trend(rows, method, measure)
     holds = bool(swaps) and _falls(**swaps)
     out: dict[str, Any] = {"method": method, "measure": measure, "swap_splits": count, **rounded(swaps)}
@@ -206,7 +206,7 @@ def judge_shots(summary: ags.Rows) -> dict[str, list[bool]]:
     """Claim 7 by its parts: few-shot helps (interval above zero), more on the hardest split, 5 shots over 2."""
     by = {(row["method"], row["split"], row["shots"]): row["recall@1"] for row in summary}
     splits, methods = list(ags.fids_of(summary)), ags.methods_of(summary)
-    gain = {key: found["gain"]["value"] for key, found in by.items()}
+    gain = {key: result["gain"]["value"] for key, result in by.items()}
     return {
         "helps": [row["recall@1"]["gain"]["low"] > 0 for row in summary],
         "more_on_hard": [gain[m, splits[-1], k] > gain[m, splits[0], k] for m in methods for k in (2, 5)],
@@ -224,7 +224,7 @@ def flat(row: Mapping[str, Any]) -> dict[str, Any]:
     """One row of few-shot results as a row of a table."""
     out = {key: row[key] for key in ("split", "method", "shots", "episodes")}
     for measure in MEASURES:
-        found = row[measure]
-        out |= {f"{measure} zero": round(found["zero"], 4), f"{measure} few": round(found["few"], 4)}
-        out |= {f"{measure} gain {key}": round(found["gain"][key], 4) for key in ("value", "low", "high")}
+        result = row[measure]
+        out |= {f"{measure} zero": round(result["zero"], 4), f"{measure} few": round(result["few"], 4)}
+        out |= {f"{measure} gain {key}": round(result["gain"][key], 4) for key in ("value", "low", "high")}
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,19 +23,29 @@ EPISODES, ADAPT_STEPS, SHOTS = 5, 200, (2, 5)
 # The images are 96 to 112 px high; enlarged to 160 they are worth most for their cost.
 INPUT: dict[str, Any] = {"size": 160, "pooling": "gem"}
 REFERENCE_MODELS = ("efficientnet_lite0", "efficientnet_lite2")
+# End to end a run takes a quarter of an hour of one thread at this size.
+END_TO_END_STEPS = 450
+END_TO_END: dict[str, Any] = {
+    "model": {"size": 96},
+    "views": {"mode": "end_to_end"},
+    "sampler": {"classes_per_batch": 32},
+    "optimizer": {"lr": 1e-4, "head_lr": 3e-4},
+}
 
 
-def settings_for(method: str, seed: int, name: str = SETS[0]) -> Any:
+def settings_for(
+    method: str, seed: int, name: str = SETS[0], more: Mapping[str, Any] | None = None, steps: int = STEPS
+) -> Any:
     from lookalike.shift.experiment import RECIPE
     from lookalike.shift.experiment import trial_settings as resolved
 
-    given: dict[str, Any] = {
+    options: dict[str, Any] = {
         "recipe": RECIPE,
         "model": REFERENCE_MODELS[0],
-        "steps": STEPS,
-        "settings": {"model": INPUT},
+        "steps": steps,
+        "settings": {"model": INPUT} if more is None else more,
     }
-    return resolved(method, seed=seed, layout=name, **given)
+    return resolved(method, seed=seed, layout=name, **options)
 
 
 def table_of(context: ClaimContext, name: str, part: str = "all") -> Path:
@@ -182,6 +192,28 @@ def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     return summarize([cell.row(seed, one) for cell, seed, one in episodes])
 
 
+def end_to_end_rows(context: ClaimContext, name: str = "cars") -> tuple[list[dict[str, Any]], int]:
+    """Two methods trained end to end on the first, middle and last split, beside the frozen model; number of seeds."""
+    from lookalike.shift.trials import trial
+
+    splits = splits_of(context, name).splits
+    chosen = (splits[0], splits[len(splits) // 2], splits[-1])
+    rows, counts = [], []
+    for methods, seeds in ((FEW_METHODS, SEEDS), ((FROZEN,), SEEDS[:1])):
+        cells = [Cell(name, method, split, "end-to-end-") for method in methods for split in chosen]
+
+        def arguments(cell: Cell, seed: int) -> dict[str, Any]:
+            method = cell.method if cell.method != FROZEN else FEW_METHODS[0]
+            settings = settings_for(method, seed, name, END_TO_END, END_TO_END_STEPS).model_dump(mode="json")
+            sides = {"train": list(cell.split.train), "test": list(cell.split.test)}
+            return {"table": str(table_of(context, name)), **sides, "method": cell.method, "settings": settings}
+
+        results = run_grid(context, cells, seeds, arguments, trial, whole_seeds=True, describe=_describe)
+        rows += [cell.row(seed, results.results[cell.name, seed]) for cell in cells for seed in results.seeds]
+        counts.append(len(results.seeds))
+    return rows, min(counts[0], len(SEEDS) * counts[1])
+
+
 def stored_curve() -> dict[str, list[float]]:
     """Mean recall@1 by method on the nine splits of CUB, easiest first, from the stored benchmark ``curve``."""
     from lookalike.core.files import read_json
@@ -225,14 +257,14 @@ def progression(*, table: str, splits: str, model: str) -> list[float]:
     from lookalike.shift.fid import ClassFID
     from lookalike.shift.split_set import SplitSet
 
-    images, found, embedder = Table.load(Path(table)), SplitSet.load(splits), _reference_model(model)
+    images, split_set, embedder = Table.load(Path(table)), SplitSet.load(splits), _reference_model(model)
     features = features_for(embedder, images, views=[CenterView(embedder.preprocess)])[0]
     codes, names = images.labels()
     place = {name: code for code, name in enumerate(names)}
-    start = found.split(found.default)
+    start = split_set.split(split_set.default)
     train, test = (list(map(place.__getitem__, side)) for side in (start.train, start.test))
     states = [(tuple(train), tuple(test))]
-    for step in found.sequence:
+    for step in split_set.sequence:
         if step.kind == "harder":
             for left, right in step.swapped:
                 train[train.index(place[left])], test[test.index(place[right])] = place[right], place[left]

@@ -193,15 +193,15 @@ def simulate(
     if not classifier:
         base.classifier = None
         centers, moving = _prototypes(base, data, source, learn, seed)
-    before, told = predict(base, layer, aside.center)
+    before, reported = predict(base, layer, aside.center)
     rows = []
     for recipe in recipes:
         model, alarm = adapted(base, learn, pool, recipe, seed, centers=centers, moving=moving)
         after, now = predict(model, layer, aside.center)
         if classifier:
             now = CHANGES[recipe](now, seed) if recipe in CHANGES else now
-            right = [float((p.argmax(1) == aside.labels).mean()) for p in (told, now)]
-            figures = gate.classifier_signals(told, now, aside.expert)
+            right = [float((p.argmax(1) == aside.labels).mean()) for p in (reported, now)]
+            figures = gate.classifier_signals(reported, now, aside.expert)
         else:
             right = [retrieval_metrics(own, aside.labels).mean()["map@r"] for own in (before, after)]
             figures = gate.embedder_signals(before, after, aside.expert)

@@ -147,7 +147,7 @@ def predict(
     model: Embedder, layer: str, inputs: Any, centers: np.ndarray | None = None, *, batch: int = 256
 ) -> tuple[np.ndarray, np.ndarray]:
     """Unit features and class probabilities (by the classifier, or prototypes) of cached activations or pixels."""
-    rows, found = [], []
+    rows, result = [], []
     with torch.no_grad():
         for start in range(0, len(inputs), batch):
             part = np.asarray(inputs[start : start + batch])
@@ -160,8 +160,8 @@ def predict(
                 logits = (
                     features.new_zeros(len(features), 1) if model.classifier is None else model.classifier(features)
                 )
-            found.append(logits.double().softmax(1).numpy())
-    return np.concatenate(rows), np.concatenate(found)
+            result.append(logits.double().softmax(1).numpy())
+    return np.concatenate(rows), np.concatenate(result)
 
 
 def batches_of(model: Embedder, table: Table, rows: np.ndarray, layer: str) -> Iterator[torch.Tensor]:

@@ -111,8 +111,19 @@ PAPER: dict[str, Any] = {
     "few": {"config": "paper_test_few"},
     "methods": {
         "tent": {**recipe.load("tent", "adapt"), "warmup_epochs": 0},
-        "shot": {**recipe.load("shot", "adapt"), "epochs": 15, "batch_size": 64, "warmup_epochs": 0},
-        "adacontrast": {**recipe.load("adacontrast", "adapt"), "warmup_epochs": 0},
+        "shot": {
+            **recipe.load("shot", "adapt"),
+            "head_lr_factor": 10,
+            "epochs": 15,
+            "batch_size": 64,
+            "warmup_epochs": 0,
+        },
+        "adacontrast": {
+            **recipe.load("adacontrast", "adapt"),
+            "head_lr_factor": 10,
+            "min_lr": 0.0,
+            "warmup_epochs": 0,
+        },
         "mcc": {**recipe.load("mcc", "adapt"), "warmup_epochs": 0},
     },
 }
@@ -155,17 +166,17 @@ def protocol(
     base = {**base, "adapt": merge(base["adapt"], dict(settings or {}))}
     method, neighbors = list(dict.fromkeys(method)), list(dict.fromkeys(neighbors))
     fraction = list(dict.fromkeys(map(float, fraction)))
-    given = {
+    options = {
         "data": str(Path(data).absolute()),
         "layout": chosen.layout,
         "pool": [str(Path(folder).absolute()) for folder in pool],
         "retriever": retriever,
         "scale": base,
     }
-    asked = {"name": name, "methods": list(method), "fractions": list(fraction), "neighbors": list(neighbors)}
-    run = Run.create("protocol", {**given, **asked, "seeds": seeds}, path=out)
+    request = {"name": name, "methods": list(method), "fractions": list(fraction), "neighbors": list(neighbors)}
+    run = Run.create("protocol", {**options, **request, "seeds": seeds}, path=out)
     with run.removed_if_failed(), run.locked():
-        rows = _measured(given, chosen, method, fraction, neighbors, seeds)
+        rows = _measured(options, chosen, method, fraction, neighbors, seeds)
         for section, content in sections(name, chosen, rows).items():
             run.write_section(section, content)
         run.checkpoints.mkdir()
@@ -193,10 +204,10 @@ def _measured(
     todo = {" ".join(map(str, plan.values())): {**given, **plan} for plan in plans}
     rows, start = [], time.monotonic()
     for number, (key, plan) in enumerate(zip(todo, plans, strict=True), 1):
-        found = jobs.run(key, trial, **todo[key])
-        rows.append({**plan, **found})
+        result = jobs.run(key, trial, **todo[key])
+        rows.append({**plan, **result})
         rest = (time.monotonic() - start) / number * (len(todo) - number) / 60
-        say.say(f"{number} of {len(todo)}  {key}: {found[chosen.measure]:.2f}; about {rest:.0f} min left")
+        say.say(f"{number} of {len(todo)}  {key}: {result[chosen.measure]:.2f}; about {rest:.0f} min left")
     return rows
 
 

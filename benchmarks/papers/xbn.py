@@ -11,11 +11,10 @@ learned over step 0, times what ours learned.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.papers import Claim, ClaimContext, ClaimOutcome, Missing, Verdict
+from benchmarks.papers import ClaimContext, ClaimOutcome, Missing, Verdict, claim_maker
 from benchmarks.papers.gates import Gate, all_of, always, flattened, learned
 from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import Difference, difference, more, none_of_note, pool, spread_ratio, worst
@@ -287,18 +286,7 @@ def _memory_works(row: Any) -> bool:
 LEARNS: Gate = all_of(learned("recall@1", "step 0", "frozen", rows=_memory_works), flattened(rows=_memory_works))
 
 
-def _claim(
-    key: str,
-    statement: str,
-    figure: str,
-    small: str,
-    run: Callable[[ClaimContext], ClaimOutcome],
-    table: str = "table-1",
-    gate: Gate = LEARNS,
-    question: bool = False,
-) -> Claim:
-    at_scale = f"`python -m benchmarks.papers xbn --scale paper --only {table}`"
-    return Claim(key, PAPER, statement, figure, small, at_scale, run, gate=gate, question=question)
+_claim = claim_maker(PAPER, "table-1", LEARNS)
 
 
 CLAIMS = [

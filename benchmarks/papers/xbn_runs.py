@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -140,31 +139,8 @@ def trial(*, data: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     from benchmarks.papers.products import products
 
     table: Any = products() if data == "products" else data
-    with learning_curve(CURVE_CLASSES):
-        return readings(*run_training("train", data=table, recipe=RECIPE, settings=settings, seed=seed))
-
-
-@contextlib.contextmanager
-def learning_curve(classes: int) -> Iterator[None]:
-    """Also measure recall@1 on the first so many test classes whenever a run evaluates; nothing is chosen by it."""
-    from lookalike.evaluation.retrieval import retrieval_metrics
-    from lookalike.training.loop import Loop
-
-    original = Loop._evaluate
-
-    def evaluate(self: Any, step: int, logs: Any) -> None:
-        original(self, step, logs)
-        labels = self.parts.labels[self.parts.test]
-        chosen = np.isin(labels, np.unique(labels)[:classes])
-        vectors = self.model.encode(self.parts.table.take(self.parts.test[chosen]), runtime="torch")
-        self.train_mode()
-        logs.write(step, **{"curve/recall@1": retrieval_metrics(vectors, labels[chosen]).mean()["recall@1"]})
-
-    Loop._evaluate = evaluate  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Loop._evaluate = original  # type: ignore[method-assign]
+    settings = merge(settings, {"log": {"test_classes": CURVE_CLASSES}})
+    return readings(*run_training("train", data=table, recipe=RECIPE, settings=settings, seed=seed))
 
 
 def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -179,7 +155,7 @@ def readings(result: Mapping[str, Any], log: Sequence[Mapping[str, Any]]) -> dic
 
     return {
         **recalls(result),
-        "curve": [round(100 * line["curve/recall@1"], 2) for line in log if "curve/recall@1" in line],
+        "curve": [round(100 * line["test/recall@1"], 2) for line in log if "test/recall@1" in line],
         "drift": mean("drift/mean"),
         "drift max": mean("drift/max"),
         "cosine": last("drift/cosine"),

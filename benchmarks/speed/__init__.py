@@ -41,7 +41,7 @@ BENCHES = {
 # An hour or so each, and they go on where they were stopped: run by name only.
 LONG = ("curve", "gate", "gate-embedders", "place", "search-million")
 
-UNTIMED = ("place",)  # they measure no time, and need no quiet machine
+UNTIMED = ("gate", "gate-embedders", "place")  # they measure no time, and need no quiet machine
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def bench(
     around = machine.describe()
     start = time.monotonic()
 
-    def kept(figures: dict[str, Any], bars: list[Bar], kind: str = "unfinished") -> BenchResult:
+    def write_figures(figures: dict[str, Any], bars: list[Bar], kind: str = "unfinished") -> BenchResult:
         rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
         result = BenchResult(name, around, to_plain(figures), to_plain(rows))
         if out is not None:
@@ -117,8 +117,8 @@ def bench(
             write_json(Path(out) / f"{kind}-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})
         return result
 
-    figures, bars = run(BenchContext(data=data_folder(data), keep=kept))
-    result = kept(figures, bars, "bench")
+    figures, bars = run(BenchContext(data=data_folder(data), keep=write_figures))
+    result = write_figures(figures, bars, "bench")
     if out is not None:
         (Path(out) / f"unfinished-{name}.json").unlink(missing_ok=True)
     return result

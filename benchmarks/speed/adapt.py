@@ -31,9 +31,9 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         words = [str(model), "--target", str(target), "--pool", str(context.folder("pool"))]
         context.say("The whole job")
         start = time.monotonic()
-        told = adapt([*words, "--out", str(where / "whole")], where / "home")
+        printed = adapt([*words, "--out", str(where / "whole")], where / "home")
         seconds = time.monotonic() - start
-        estimate = minutes_told(told)
+        estimate = seconds_estimated(printed)
         context.say(f"{seconds:.0f} s, {estimate:.0f} s were estimated; the same, killed at half")
         adapt([*words, "--out", str(where / "killed")], where / "second", kill_after=seconds / 2)
         adapt(["--resume", str(where / "killed")], where / "second")
@@ -70,20 +70,20 @@ def adapt(words: list[str], home: Path, *, kill_after: float | None = None) -> s
     environment = {**os.environ, "LOOKALIKE_HOME": str(home)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        _, told = process.communicate(timeout=kill_after)
+        _, printed = process.communicate(timeout=kill_after)
     except subprocess.TimeoutExpired:
         process.send_signal(signal.SIGKILL)
         return process.communicate()[1]
     if process.returncode:
-        raise RuntimeError(told)
-    return told
+        raise RuntimeError(printed)
+    return printed
 
 
-def minutes_told(told: str) -> float:
+def seconds_estimated(printed: str) -> float:
     """The estimate in seconds that `adapt` printed."""
-    found = re.search(r"will take about ([\d.]+) (min|s)", told)
-    assert found is not None, told
-    return float(found[1]) * (60 if found[2] == "min" else 1)
+    match = re.search(r"will take about ([\d.]+) (min|s)", printed)
+    assert match is not None, printed
+    return float(match[1]) * (60 if match[2] == "min" else 1)
 
 
 def weights(run: Path) -> str:

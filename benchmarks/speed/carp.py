@@ -79,7 +79,7 @@ def curves() -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of a step by N_B at 65,536 prototypes, and by K at blocks of 512; the fastest of three rounds."""
     sizes = interleaved({str(size): job("fused", block=size) for size in BLOCKS}, 3)
     counts = interleaved({str(count): job("fused", prototypes=count) for count in COUNTS}, 3)
-    return tuple({k: round(min(v), 4) for k, v in found.items()} for found in (sizes, counts))  # type: ignore[return-value]
+    return tuple({k: round(min(v), 4) for k, v in actual.items()} for actual in (sizes, counts))  # type: ignore[return-value]
 
 
 # ---- one step of each ----------------------------------------------------------------------------
@@ -108,8 +108,8 @@ def job(who: str, *, prototypes: int = PROTOTYPES, block: int = BLOCK) -> Callab
 
     def fused() -> object:
         order = draw_partition("random", prototypes, 0, next(steps))
-        found = fused_carp(z, w, c, t, order, block, diagnostics="diagnostics" in who)
-        return torch.autograd.grad(found.loss, (z, c))
+        actual = fused_carp(z, w, c, t, order, block, diagnostics="diagnostics" in who)
+        return torch.autograd.grad(actual.loss, (z, c))
 
     return fused
 

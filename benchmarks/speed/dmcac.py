@@ -74,7 +74,7 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
     from lookalike.losses import dmcac
 
     flat = z.flatten(0, 1)
-    found = torch_top_k(flat, rows, K)[1].view(*z.shape[:2], K)
+    actual = torch_top_k(flat, rows, K)[1].view(*z.shape[:2], K)
     heads = dmcac.AttentionHeads(CLASSES, DIM, seeds.torch_rng(0, "bench", "heads"))
     database = dmcac.Database(rows, there)
     searches: dict[str, Callable[[], object]] = {
@@ -82,15 +82,15 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
         "product and top-k": lambda: (flat @ rows.t()).topk(K, dim=1),
     }
     steps: dict[str, Callable[[], object]] = {
-        "terms": lambda: _step(ours, z, labels, database, found, heads),
-        "loop over queries": lambda: _step(loop, z, labels, database, found, heads),
+        "terms": lambda: _step(ours, z, labels, database, actual, heads),
+        "loop over queries": lambda: _step(loop, z, labels, database, actual, heads),
     }
     times = {**interleaved(searches, ROUNDS), **interleaved(steps, STEPS)}
     bare = ratio(times["retrieval"], times["product and top-k"])
     faster = ratio(times["loop over queries"], times["terms"])
     figures = {
         "milliseconds": {name: round(1000 * statistics.median(values), 2) for name, values in times.items()},
-        "union, mean and most": [round(float(v), 1) for v in _sizes(dmcac.retrieval_union(found))],
+        "union, mean and most": [round(float(v), 1) for v in _sizes(dmcac.retrieval_union(actual))],
     }
     return figures, [
         Bar("retrieval / bare product and top-k", round(bare, 3), BARE, "lower"),
@@ -98,33 +98,33 @@ def measure_step(z: Any, labels: Any, rows: Any, there: Any) -> tuple[dict[str, 
     ]
 
 
-def _sizes(found: Any) -> tuple[Any, Any]:
-    return found.sizes.float().mean(), found.sizes.max()
+def _sizes(actual: Any) -> tuple[Any, Any]:
+    return actual.sizes.float().mean(), actual.sizes.max()
 
 
-def _step(form: Callable[..., Any], z: Any, labels: Any, database: Any, found: Any, heads: Any) -> float:
+def _step(form: Callable[..., Any], z: Any, labels: Any, database: Any, actual: Any, heads: Any) -> float:
     """Forward and backward, to the embeddings and the heads."""
     leaf = z.clone().requires_grad_()
     heads.zero_grad()
-    value = form(leaf, labels, database, found, heads)
+    value = form(leaf, labels, database, actual, heads)
     value.backward()
     return float(value.detach())
 
 
-def ours(z: Any, labels: Any, database: Any, found: Any, heads: Any) -> Any:
+def ours(z: Any, labels: Any, database: Any, actual: Any, heads: Any) -> Any:
     from lookalike.losses import dmcac
 
-    terms = dmcac.union_terms(z, z, labels, database, dmcac.retrieval_union(found), heads, TEMPERATURE)
+    terms = dmcac.union_terms(z, z, labels, database, dmcac.retrieval_union(actual), heads, TEMPERATURE)
     return (terms.divergence + dmcac.classification_loss(z @ heads.classifier.t(), labels) + terms.attention).mean()
 
 
-def loop(z: Any, labels: Any, database: Any, found: Any, heads: Any) -> Any:
+def loop(z: Any, labels: Any, database: Any, actual: Any, heads: Any) -> Any:
     """The equations, query by query."""
     import torch
     from torch.nn.functional import cross_entropy
 
     total = torch.zeros(())
-    for views, label, lists in zip(z, labels, found, strict=True):
+    for views, label, lists in zip(z, labels, actual, strict=True):
         near = database.vectors[torch.unique(lists)]
         target = label.expand(len(views))
         keys, values = near @ heads.key.t(), near @ heads.value.t()
@@ -153,15 +153,15 @@ def plain_divergence(z: Any, rows: Any) -> Any:
 def measure_memory(rows: int, threads: int) -> tuple[dict[str, Any], list[Bar]]:
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LOOKALIKE_THREADS")
     around = {**os.environ, **dict.fromkeys(names, str(threads))}
-    found = {}
+    actual = {}
     for who in ("blocks", "plain"):
         command = [sys.executable, "-m", "benchmarks.speed.dmcac", who, str(rows)]
         done = subprocess.run(command, env=around, stdout=subprocess.PIPE, text=True, check=True)
-        found[who] = json.loads(done.stdout.splitlines()[-1])
-    apart = abs(found["blocks"].pop("value") / found["plain"].pop("value") - 1)
-    found["relative difference of the values"] = round(apart, 7)
-    share = found["blocks"]["megabytes"] / found["plain"]["megabytes"]
-    return found, [Bar("whole database: blocks / plain form, memory", round(share, 4), MEMORY, "lower")]
+        actual[who] = json.loads(done.stdout.splitlines()[-1])
+    apart = abs(actual["blocks"].pop("value") / actual["plain"].pop("value") - 1)
+    actual["relative difference of the values"] = round(apart, 7)
+    share = actual["blocks"]["megabytes"] / actual["plain"]["megabytes"]
+    return actual, [Bar("whole database: blocks / plain form, memory", round(share, 4), MEMORY, "lower")]
 
 
 def memory_of(who: str, rows: int) -> dict[str, float]:
@@ -180,9 +180,9 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
         return float(value.detach())
 
     work(*made_up(500))  # imports, thread pools, kernels
-    given = made_up(rows)
+    inputs = made_up(rows)
     before, start = reset_peak_memory(), time.perf_counter()
-    value = work(*given)
+    value = work(*inputs)
     seconds = round(time.perf_counter() - start, 2)
     return {"megabytes": round(peak_memory() - before), "seconds": seconds, "value": value}
 
@@ -250,13 +250,13 @@ def _loop(folder: Path) -> Any:
     from lookalike.training.settings import resolve
     from lookalike.training.setup import build_setup
 
-    given = {
+    overrides = {
         "data": {"split": "images", "test_fraction": 0.1, "validation_fraction": 0, "near_duplicates": False},
         "model": {"size": 96},
         "views": {"mode": "end_to_end"},
         "log": {"tensorboard": False},
     }
-    train(data=folder / "shelf", method="dmcac", settings=given, steps=0, out=folder / "run", report=False)
+    train(data=folder / "shelf", method="dmcac", settings=overrides, steps=0, out=folder / "run", report=False)
     run = Run(folder / "run")
     settings = resolve(run.config)
     return Loop(settings, build_setup(settings, *load_table(run), run), run)

@@ -54,7 +54,7 @@ def measure(context: BenchContext, size: int, files: list[Path], large: list[Pat
 
     from lookalike.models import Embedder
     from lookalike.models.inference.inputs import image_stream
-    from lookalike.models.inference.openvino_runtime import OpenVINORuntime
+    from lookalike.models.inference.openvino_runtime import open_runtime
     from lookalike.models.inference.pipeline import ImageLoader
 
     torch.set_num_threads(context.threads)
@@ -67,7 +67,7 @@ def measure(context: BenchContext, size: int, files: list[Path], large: list[Pat
         return lambda: len(model.encode(chosen, batch_size=BATCH, runtime="openvino", precision=precision))
 
     def blocks(precision: str = "f32") -> Callable[[], int]:
-        engine = OpenVINORuntime(model, "embedding", precision)
+        engine = open_runtime(model, "embedding", precision)
         return lambda: sum(len(rows) for rows in engine.run(iter(ready)))
 
     loaders = {workers: peer_loader(files[:small], model, workers) for workers in (1, 2)}

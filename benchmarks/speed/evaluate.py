@@ -85,8 +85,8 @@ def made_up(
         sizes = np.full(classes, 2)
         weight = rng.exponential(size=classes)
         while (left := rows - int(sizes.sum())) > 0:
-            room = np.flatnonzero(sizes < 12)
-            drawn = rng.choice(room, size=left, p=weight[room] / weight[room].sum())
+            growing = np.flatnonzero(sizes < 12)
+            drawn = rng.choice(growing, size=left, p=weight[growing] / weight[growing].sum())
             sizes = np.minimum(sizes + np.bincount(drawn, minlength=classes), 12)
         labels = np.repeat(np.arange(classes), sizes)
     else:
@@ -121,13 +121,13 @@ def _child(case: str, who: str, folder: Path) -> dict[str, Any]:
     name = "domains" if case == "seven-classes" else "products"
     rows, labels = np.load(folder / f"{name}.rows.npy"), np.load(folder / f"{name}.labels.npy")
     half = numpy_rng(0, "halves").permutation(len(rows)) < len(rows) // 2 if case == "query-gallery" else None
-    work = {"ours": _ours, "peer": _peer}.get(who)
-    if work is None:
+    measure = {"ours": _ours, "peer": _peer}.get(who)
+    if measure is None:
         return _bare(rows, who)
     few = slice(0, 3000)
-    work(rows[few], labels[few], None if half is None else half[few])  # imports, thread pools, kernels
+    measure(rows[few], labels[few], None if half is None else half[few])  # imports, thread pools, kernels
     before, start = reset_peak_memory(), time.perf_counter()
-    measures = work(rows, labels, half)
+    measures = measure(rows, labels, half)
     seconds = time.perf_counter() - start
     return {"seconds": round(seconds, 2), "megabytes": round(peak_memory() - before), **measures}
 
@@ -136,8 +136,8 @@ def _ours(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict
     from lookalike.evaluation.retrieval import retrieval_metrics
 
     sides = {} if half is None else {"query": half, "gallery": ~half}
-    found = retrieval_metrics(rows, labels, recall_at=(1, 10, 100, 1000), top=1000, **sides).mean()
-    return {name: round(found[name], 5) for name in ("recall@1", "map@1000", "map@r")}
+    result = retrieval_metrics(rows, labels, recall_at=(1, 10, 100, 1000), top=1000, **sides).mean()
+    return {name: round(result[name], 5) for name in ("recall@1", "map@1000", "map@r")}
 
 
 def _peer(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict[str, float]:
@@ -147,18 +147,18 @@ def _peer(rows: np.ndarray, labels: np.ndarray, half: np.ndarray | None) -> dict
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     logging.disable(logging.WARNING)
-    wanted = {
+    peer_names = {
         "precision_at_1": "recall@1",
         "mean_average_precision": "map@1000",
         "mean_average_precision_at_r": "map@r",
     }
     # The device is named: elsewhere the peer would take a GPU, and the bench compares processors.
-    calculator = AccuracyCalculator(include=tuple(wanted), k=1000, device=torch.empty(0).device)
+    calculator = AccuracyCalculator(include=tuple(peer_names), k=1000, device=torch.empty(0).device)
     x, y = torch.from_numpy(rows), torch.from_numpy(labels)
-    found = (
+    result = (
         calculator.get_accuracy(x, y) if half is None else calculator.get_accuracy(x[half], y[half], x[~half], y[~half])
     )
-    return {ours: round(float(found[theirs]), 5) for theirs, ours in wanted.items()}
+    return {ours: round(float(result[theirs]), 5) for theirs, ours in peer_names.items()}
 
 
 def _bare(rows: np.ndarray, who: str) -> dict[str, Any]:

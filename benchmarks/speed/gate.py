@@ -4,6 +4,8 @@ Simulated adaptations of PACS models (methods that usually help, and recipes mad
 expert that played no part in choosing the rule: every shift that does not start from photos, and Lite2 as the expert
 (the rule was chosen on shifts from photos with Lite0). An adaptation helps (harms) if accuracy on held-out images rises
 (falls) by more than a point. A cell is a shift and a seed; finished cells are stored under `results/cells/gate`.
+`LOOKALIKE_THREADS=1 python -m benchmarks.speed gate --out results` runs one after the other; several such processes
+share them, and one that is started again goes on. The figures are judged when all cells are there.
 """
 
 from __future__ import annotations
@@ -57,9 +59,9 @@ def simulated(context: BenchContext, *, classifier: bool, recipes: Sequence[str]
         for source, target in shifts
     }
     rows: list[Row] = []
-    for number, (key, found) in enumerate(cells.run_many(jobs, simulate, processes=context.threads), 1):
+    for number, (key, result) in enumerate(cells.run_many(jobs, simulate, processes=context.threads), 1):
         context.say(f"{number} of {len(jobs)}: {key}")
-        rows += found
+        rows += result
     return rows
 
 
@@ -68,7 +70,7 @@ def judge(rows: Sequence[Row], grid: Mapping[str, Sequence[float]]) -> tuple[dic
     from benchmarks.papers.simulated_adaptations import HELP
     from lookalike.adaptation.gate import Thresholds
 
-    found = counted(rows)
+    result = counted(rows)
     others = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     trade_off = [
         {**values, **{kind: counts["promoted"] for kind, counts in counted(rows, **values).items()}}
@@ -76,7 +78,7 @@ def judge(rows: Sequence[Row], grid: Mapping[str, Sequence[float]]) -> tuple[dic
     ]
     figures = {
         "thresholds": Thresholds().model_dump(),
-        "judged": found,
+        "judged": result,
         "methods alone": counted([row for row in rows if row["recipe"] in HELP]),
         "made to harm": counted([row for row in rows if row["recipe"] not in HELP]),
         "by recipe": {
@@ -88,10 +90,10 @@ def judge(rows: Sequence[Row], grid: Mapping[str, Sequence[float]]) -> tuple[dic
         "seeds": sorted({row["seed"] for row in rows}),
     }
     bars = [
-        Bar("harmful promoted", found["harmful"]["promoted"], HARMFUL, "lower"),
-        Bar("helpful promoted", found["helpful"]["promoted"], HELPFUL),
-        Bar("harmful adaptations judged", found["harmful"]["count"], MIN_COUNT),
-        Bar("helpful adaptations judged", found["helpful"]["count"], MIN_COUNT),
+        Bar("harmful promoted", result["harmful"]["promoted"], HARMFUL, "lower"),
+        Bar("helpful promoted", result["helpful"]["promoted"], HELPFUL),
+        Bar("harmful adaptations judged", result["harmful"]["count"], MIN_COUNT),
+        Bar("helpful adaptations judged", result["helpful"]["count"], MIN_COUNT),
     ]
     return figures, bars
 

@@ -28,6 +28,7 @@ from lookalike.core.errors import LookalikeError
 DATA, SIZE = "cub", 224
 IMAGES, ROUNDS = 1_536, 3
 CLIENTS, REQUESTS = 32, 640
+WRITING = "p99 beside a writing index / p99"
 BARS = {"over HTTP / encode": 0.8, "indexing / encode": 0.9}
 
 
@@ -50,21 +51,27 @@ def measure(context: BenchContext, home: Path) -> tuple[dict[str, Any], list[Bar
     ]
     with server(home / "index-0") as port:
         asked(port, 2 * CLIENTS, files)  # warm
-        for found in rounds:
-            found["encode_beside_http"] = encode(files[:REQUESTS])
-            found["http"] = asked(port, REQUESTS, files)
-    for found in rounds:
-        found["indexing / encode"] = found["indexing"] / found["encode"]
-        found["over HTTP / encode"] = speed(found["http"], context.threads) / found["encode_beside_http"]
-    values = {name: statistics.median(found[name] for found in rounds) for name in BARS}
-    failed = sum(found["http"]["requests"] - found["http"]["good"] for found in rounds)
-    figures = {"images": len(files), "clients": CLIENTS, "rounds": rounds, **values, "failed": failed}
+        for result in rounds:
+            result["encode_beside_http"] = encode(files[:REQUESTS])
+            result["http"] = asked(port, REQUESTS, files)
+        writing = [beside_writing(home, number, port, files) for number in range(ROUNDS)]
+    for result in rounds:
+        result["indexing / encode"] = result["indexing"] / result["encode"]
+        result["over HTTP / encode"] = speed(result["http"], context.threads) / result["encode_beside_http"]
+    alone = statistics.median(result["http"]["p99_ms"] for result in rounds)
+    values = {name: statistics.median(result[name] for result in rounds) for name in BARS}
+    values[WRITING] = statistics.median(result["p99_ms"] for result in writing) / alone
+    answers = [*(result["http"] for result in rounds), *writing]
+    failed = sum(result["requests"] - result["good"] for result in answers)
+    about = {"images": len(files), "clients": CLIENTS, "rounds": rounds, "beside a writing index": writing}
+    figures = {**about, **values, "failed": failed}
     return figures, bars(values, failed)
 
 
 def bars(values: Mapping[str, float] = {}, failed: float = math.nan) -> list[Bar]:
-    found = [Bar(f"{SIZE} px: {name}", values.get(name, math.nan), bound) for name, bound in BARS.items()]
-    return [*found, Bar(f"{SIZE} px: requests over HTTP that failed", failed, 0, "lower")]
+    result = [Bar(f"{SIZE} px: {name}", values.get(name, math.nan), bound) for name, bound in BARS.items()]
+    result.append(Bar(f"{SIZE} px: {WRITING}", values.get(WRITING, math.nan), 2.0, "lower"))
+    return [*result, Bar(f"{SIZE} px: requests over HTTP that failed", failed, 0, "lower")]
 
 
 def chosen(source: Path, folder: Path) -> list[Path]:
@@ -86,17 +93,46 @@ def indexing(model: Any, folder: Path, place: Path) -> dict[str, float]:
     return {"indexing": done.new / (done.seconds - done.build_seconds), "build_seconds": done.build_seconds}
 
 
-def speed(found: dict[str, Any], threads: int) -> float:
+def beside_writing(home: Path, number: int, port: int, files: list[Path]) -> dict[str, Any]:
+    """The clients' figures while `lookalike index` adds a copy of the images to the index that is served."""
+    for file in files:
+        copy = home / "images" / f"copy-{number}" / file.relative_to(home / "images")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes() + bytes(1 + number))  # the same image in another file is embedded again
+    words = [sys.executable, "-m", "lookalike", "index", str(home / "images"), "--index", str(home / "index-0"), "-q"]
+    writer = subprocess.Popen([*words, "--no-calibrate"])
+    try:
+        while writer.poll() is None and not _has_rows(home / "index-0", len(files) * (number + 1)):
+            time.sleep(0.1)
+        result = asked(port, REQUESTS // 2, files)
+        result["writing to the end"] = writer.poll() is None
+    finally:
+        code = writer.wait(timeout=1_200)
+    if code:
+        raise LookalikeError(f"Indexing beside the service ended with {code}.")
+    return result
+
+
+def _has_rows(place: Path, count: int) -> bool:
+    from lookalike.searching import Index
+
+    with Index(place) as index:
+        return index.generation.writes > 0 and index.store.count() > count
+
+
+def speed(result: dict[str, Any], threads: int) -> float:
     """Answers a second, the clients' own processor time left out."""
-    seconds: float = found["seconds"] - found["clients_cpu_seconds"] / threads
-    return float(found["good"]) / seconds
+    seconds: float = result["seconds"] - result["clients_cpu_seconds"] / threads
+    return float(result["good"]) / seconds
 
 
 def asked(port: int, count: int, files: list[Path]) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.speed.http_clients", str(port), str(CLIENTS), str(count)]
-    done = subprocess.run(words, input="\n".join(map(str, files)), capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    done = subprocess.run(words, input="\n".join(map(str, files)), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise LookalikeError(f"The clients failed: {done.stderr.strip()[-300:]}")
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 @contextlib.contextmanager

@@ -57,7 +57,7 @@ def figures(context: BenchContext, vectors: np.ndarray | None = None, seconds: f
     begin, cpu = time.monotonic(), time.process_time()
     places = tsne(rows, pca(rows, 2))
     passed, used = time.monotonic() - begin, time.process_time() - cpu
-    kept = neighbor_preservation(rows, places)
+    preserved = neighbor_preservation(rows, places)
     context.say(f"Panning over {len(rows):,} points in Chromium")
     with ThreadPoolExecutor(1) as apart:  # Playwright refuses a thread whose loop runs, as a notebook's does
         frames = apart.submit(panning, places.astype(np.float32), seconds).result()
@@ -65,8 +65,8 @@ def figures(context: BenchContext, vectors: np.ndarray | None = None, seconds: f
         "points": len(rows),
         "layout_seconds": round(passed, 3),
         "layout_cpu_seconds": round(used, 1),
-        "kept_10_of_10": round(kept[0], 3),
-        "kept_10_of_50": round(kept[1], 3),
+        "kept_10_of_10": round(preserved[0], 3),
+        "kept_10_of_50": round(preserved[1], 3),
         "frame_ms": round(statistics.median(frames["gaps"]), 1),
         "frame_ms_p95": round(float(np.percentile(frames["gaps"], 95)), 1),
         "frames": len(frames["gaps"]),
@@ -124,12 +124,12 @@ def panning(places: np.ndarray, seconds: float) -> dict[str, Any]:
             step += 1
             page.mouse.move(middle_x + 200 * np.sin(step / 9), middle_y + 120 * np.cos(step / 7), steps=5)
         page.mouse.up()
-        found = np.diff(page.evaluate(frames)).tolist()
+        result = np.diff(page.evaluate(frames)).tolist()
         painter = page.evaluate("document.querySelector('canvas.points').dataset.painter")
         browser.close()
-    if not found:
+    if not result:
         raise LookalikeError("The map did not move in the browser: nothing was measured.")
-    return {"gaps": found, "painter": painter, "first": first, "tasks": tasks}
+    return {"gaps": result, "painter": painter, "first": first, "tasks": tasks}
 
 
 def _visit(browser: Any, port: int) -> tuple[float, Any]:
@@ -148,7 +148,7 @@ def _visit(browser: Any, port: int) -> tuple[float, Any]:
 
 def _chromium() -> str | None:
     names = (os.environ.get("LOOKALIKE_CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((result for name in names if name and (result := shutil.which(name))), None)
 
 
 def stored(places: np.ndarray, folder: Path) -> Path:

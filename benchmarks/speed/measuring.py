@@ -73,9 +73,9 @@ def interleaved_rates(jobs: Mapping[str, Callable[[], int]], rounds: int) -> dic
     return rates
 
 
-def ratio(above: list[float], below: list[float]) -> float:
+def ratio(numerators: list[float], denominators: list[float]) -> float:
     """Median over the rounds of the ratio within a round."""
-    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def rounded(values: list[float]) -> dict[str, Any]:

@@ -53,13 +53,13 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
             times: dict[tuple[int, float], Times] = {(size, share): {} for size in SIZES for share in SHARES}
             for number, size in itertools.product(range(PASSES), SIZES):
                 context.say(f"{word}, pass {number + 1} of {PASSES}: {size:,} rows.")
-                for share, found in measure(size):
-                    for job, seconds in found.items():
+                for share, actual in measure(size):
+                    for job, seconds in actual.items():
                         times[size, share].setdefault(job, []).extend(seconds)
-            for (size, share), found in times.items():
+            for (size, share), actual in times.items():
                 name = f"{word}, {size} rows"
                 figures.setdefault(name, {})[f"{share:.0%} mined"], more = judged(
-                    size, f"{name}, {share:.0%} mined: ", found
+                    size, f"{name}, {share:.0%} mined: ", actual
                 )
                 bars += more
     finally:

@@ -60,8 +60,8 @@ def summarize(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[B
         "judged once": sorted({row["set"] for row in rows} & set(UNSEEN)),
     }
     bars: list[Bar] = []
-    for title, told in (("classes unknown", False), ("classes known", True)):
-        chosen = [row for row in rows if row["told"] == told]
+    for title, known in (("classes unknown", False), ("classes known", True)):
+        chosen = [row for row in rows if row["classes known"] == known]
         kinds = sorted({(row["set"], row["kind"]) for row in chosen})
         table = [
             {"set": name, "kind": kind, **figures_of([r for r in chosen if (r["set"], r["kind"]) == (name, kind)])}
@@ -142,7 +142,7 @@ def judge(own: Any, other: Any, folders: int) -> dict[str, Any]:
     from lookalike.core.seeds import numpy_rng
     from lookalike.data.augmentation import CenterView
     from lookalike.models import Embedder, features_for
-    from lookalike.shift.graded_folders import folder_recall
+    from lookalike.shift.neighbor_features import nearest
     from lookalike.shift.placement import encoder, learn, unit_rows
     from lookalike.shift.shared_features import copy_head
     from lookalike.training import train
@@ -166,14 +166,15 @@ def judge(own: Any, other: Any, folders: int) -> dict[str, Any]:
         rng = numpy_rng(0, "judged folders", kind)
         for _ in range(folders):
             chosen = draw(labels, rng, count, images, falling=falling)
-            truth = folder_recall(vectors[chosen], labels[chosen])
-            for told in (False, True):
-                number = len(np.unique(labels[chosen])) if told else None
+            first = nearest(vectors[chosen] @ vectors[chosen].T, 1)[1][:, 0]
+            truth = float((labels[chosen][first] == labels[chosen]).mean())
+            for known in (False, True):
+                number = len(np.unique(labels[chosen])) if known else None
                 answer = curve.place(vectors[chosen], features[chosen], level=LEVEL, classes=number)
                 blind = {"blind_low": answer.baseline.low, "blind_high": answer.baseline.high}
                 estimate = answer.recall.to_json() if answer.recall is not None else {}
                 verdict = {"placed": answer.recall is not None, "reason": answer.reason}
-                rows.append({"kind": kind, "truth": truth, "told": told, **verdict, **estimate, **blind})
+                rows.append({"kind": kind, "truth": truth, "classes known": known, **verdict, **estimate, **blind})
     return {"rows": rows, "about": curve.about}
 
 

@@ -237,10 +237,10 @@ def plain(bank: Any, batch: dict[str, Any]) -> Any:
     def step() -> Any:
         q = batch["strong"].clone().requires_grad_()
         order = (1 - batch["weak"] @ target.T).sort(1).indices[:, :K]
-        found = probabilities[order].mean(1).argmax(1)
+        result = probabilities[order].mean(1).argmax(1)
         near = (q * batch["weak"]).sum(1, keepdim=True)
         logits = torch.cat([near, q @ rows.T], 1) / TAU
-        mask = torch.cat([torch.zeros(BATCH, 1, dtype=torch.bool), found[:, None] == labels[None]], 1)
+        mask = torch.cat([torch.zeros(BATCH, 1, dtype=torch.bool), result[:, None] == labels[None]], 1)
         logits = torch.where(mask, torch.full_like(logits, -torch.inf), logits)
         torch.nn.functional.cross_entropy(logits, torch.zeros(BATCH, dtype=torch.int64)).backward()
         return q.grad

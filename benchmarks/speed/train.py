@@ -1,7 +1,7 @@
 """Training: a head on cached CUB features, and end to end on Cars: what is gained, how surely, in what time.
 
-And what a second job on the same cores costs, and how fast training end to end is beside forward and backward alone and
-beside a plain PyTorch loop.
+And what a second job on the same cores costs, how fast training end to end is beside forward and backward alone and
+beside a plain PyTorch loop, and what the check of a checkpoint costs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ABOVE = 0.001  # points; the least that lies above 0 where three decimals are gi
 RATIO = 1.5
 TWO_JOBS = 2.2  # two jobs share the cores: 2 would be without loss
 SIZES, BATCH, MODEL = (96, 224), 64, "efficientnet_lite0"
-OVER_BARE, OVER_PLAIN, BF16_GAIN, CARP_GAIN = 1.15, 1.0, 1.6, 1.5
+OVER_BARE, OVER_PLAIN, BF16_GAIN, CARP_GAIN, CHECKED = 1.15, 1.0, 1.6, 1.5, 1.05
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
@@ -34,15 +34,15 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as home:
         for seed in SEEDS:
             context.say(f"A head on CUB, seed {seed}")
-            found = _run(cub, "cub", seed, Path(home) / f"cub-{seed}")
-            figures["cub"].append(found)
+            actual = _run(cub, "cub", seed, Path(home) / f"cub-{seed}")
+            figures["cub"].append(actual)
             for name, called in (("starting model", "the starting model"), ("step 0", "step 0")):
-                low = found["gain"][name]["low"]
+                low = actual["gain"][name]["low"]
                 bars.append(Bar(f"CUB seed {seed}: lower end of the gain over {called}, points", low, ABOVE))
-            bars.append(Bar(f"CUB seed {seed}: seconds", found["seconds"]["all"], 120, "lower"))
+            bars.append(Bar(f"CUB seed {seed}: seconds", actual["seconds"]["all"], 120, "lower"))
         context.say("End to end on Cars, seed 0")
-        figures["cars"] = found = _run(cars, "cars", 0, Path(home) / "cars")
-        bars.append(Bar("Cars end to end: recall@1 over the frozen model's", found["ratio"], RATIO))
+        figures["cars"] = actual = _run(cars, "cars", 0, Path(home) / "cars")
+        bars.append(Bar("Cars end to end: recall@1 over the frozen model's", actual["ratio"], RATIO))
         context.say("Two jobs at once")
         figures["two_jobs"] = slowdown = two_jobs(Path(home))
         bars += [
@@ -52,7 +52,26 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         context.say("Throughput end to end")
         figures["throughput"], more = throughput(Path(home), context.threads)
         bars += more
+        figures["checkpoint"], checked = checkpoint_reading(Path(home))
+        bars.append(Bar("Reading a checkpoint over reading it unchecked", checked, CHECKED, "lower"))
     return figures, bars
+
+
+def checkpoint_reading(home: Path, rounds: int = 15) -> tuple[dict[str, float], float]:
+    """Milliseconds of reading a checkpoint of 50 MB with its check, beside `torch.load` alone."""
+    import torch
+
+    from lookalike.training import checkpoint
+
+    path = home / "last.pt"
+    checkpoint.write(path, {name: {n: torch.randn(256, 256) for n in range(95)} for name in ("model", "optimizer")})
+    jobs: dict[str, Callable[[], object]] = {
+        "checked": lambda: checkpoint.read(path),
+        "unchecked": lambda: torch.load(path, weights_only=True),
+    }
+    times = interleaved(jobs, rounds)
+    milliseconds = {name: round(1000 * sorted(values)[rounds // 2], 2) for name, values in times.items()}
+    return milliseconds, round(ratio(times["checked"], times["unchecked"]), 3)
 
 
 def _run(data: Path, recipe: str, seed: int, out: Path) -> dict[str, Any]:
@@ -63,10 +82,10 @@ def _run(data: Path, recipe: str, seed: int, out: Path) -> dict[str, Any]:
     done = train(data=data, recipe=recipe, seed=seed, out=out, report=False)
     seconds = time.monotonic() - start
     result = done.result  # type: ignore[union-attr]
-    values = {name: found["recall@1"]["value"] for name, found in result["measured"].items()}
+    values = {name: actual["recall@1"]["value"] for name, actual in result["measured"].items()}
     gains = {
-        name: {k: round(100 * v, 3) if k != "p" else v for k, v in found["recall@1"].items()}
-        for name, found in result["differences"].items()
+        name: {k: round(100 * v, 3) if k != "p" else v for k, v in actual["recall@1"].items()}
+        for name, actual in result["differences"].items()
     }
     return {
         "seed": seed,
@@ -117,6 +136,7 @@ def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> 
     make_demo_images(data, classes=40, images_per_class=16)
     figures: dict[str, Any] = {}
     bars: list[Bar] = []
+    bf16 = torch.cpu._is_avx512_bf16_supported()
     for size in SIZES:
         jobs = {
             "forward + backward": _bare_job(size, steps),
@@ -125,17 +145,19 @@ def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> 
             "ours, bf16": _loop_job(data, home / f"bf16-{size}", size, steps, precision="bf16"),
             "plain loop, two views": _plain_job(data, size, steps, views=2),
             "carp": _loop_job(data, home / f"carp-{size}", size, steps, method="carp"),
+            "carp, bf16": _loop_job(data, home / f"carp-bf16-{size}", size, steps, method="carp", precision="bf16"),
         }
         times = interleaved(jobs, rounds)
         figures[str(size)] = {name: round(min(values) / steps, 4) for name, values in times.items()}
         over_bare = ratio(times["ours"], times["forward + backward"])
         over_plain = ratio(times["ours"], times["plain loop"])
+        over_carp = ratio(times["plain loop, two views"], times["carp"])  # in the default precision
         bars += [
             Bar(f"{size} px: training over forward + backward alone", over_bare, OVER_BARE, "lower"),
             Bar(f"{size} px: training over a plain PyTorch loop", over_plain, OVER_PLAIN, "lower"),
-            Bar(f"{size} px: plain loop over CARP", ratio(times["plain loop, two views"], times["carp"]), CARP_GAIN),
+            Bar(f"{size} px: plain loop over CARP", over_carp, CARP_GAIN),
         ]
-        if torch.cpu._is_avx512_bf16_supported():
+        if bf16:
             gain = ratio(times["plain loop"], times["ours, bf16"])
             bars.append(Bar(f"{size} px: plain float32 loop over training in bf16", gain, BF16_GAIN))
     return figures, bars

@@ -10,9 +10,13 @@ from __future__ import annotations
 
 import math
 import os
+import resource
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,7 @@ QUERIES, BATCH, ROUNDS = 2_000, 64, 5
 EDGES, CANDIDATES = 16, 100
 WIDTHS = (10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512)
 INSERT = 2_000  # rows a call
+TIMED = 200  # queries whose times are measured one by one
 SHOWN = 100_000  # rows after which it says how far it is
 ONE, MANY = "one a call", f"batches of {BATCH}"
 PAYLOAD = ", with payload"
@@ -72,15 +77,17 @@ class Ours:
         self.store = LocalStore.open(str(self.folder))
 
     def look(self, width: int) -> None:
-        self.store.width = width
+        graph = self.store.load_graph()
+        if graph is not None:
+            graph.width = width
 
     def one(self, query: np.ndarray) -> list[int]:
-        found: list[int] = self.store.search(query, K).rows[0].tolist()
-        return found
+        result: list[int] = self.store.search(query, K).rows[0].tolist()
+        return result
 
     def many(self, queries: np.ndarray) -> list[list[int]]:
-        found: list[list[int]] = self.store.search(queries, K).rows.tolist()
-        return found
+        result: list[list[int]] = self.store.search(queries, K).rows.tolist()
+        return result
 
     def close(self) -> None:
         self.store.close()
@@ -116,12 +123,12 @@ class Peer:
         self.graph.hnsw.efSearch = width
 
     def one(self, query: np.ndarray) -> list[int]:
-        found: list[int] = self.graph.search(query[None], K)[1][0].tolist()
-        return found
+        result: list[int] = self.graph.search(query[None], K)[1][0].tolist()
+        return result
 
     def many(self, queries: np.ndarray) -> list[list[int]]:
-        found: list[list[int]] = self.graph.search(queries, K)[1].tolist()
-        return found
+        result: list[list[int]] = self.graph.search(queries, K)[1].tolist()
+        return result
 
     def close(self) -> None:
         self.graph = None
@@ -165,11 +172,15 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     )
     ours = sides[0]
     assert isinstance(ours, Ours)
-    ours.store.width = None  # as a user gets it
+    if (graph := ours.store.load_graph()) is not None:
+        graph.width = graph.info.width  # as a user gets it
     figures["filtered"] = filtered(ours.store, rows, groups[:count])
-    figures["exact_seconds"] = rounded(
-        [seconds(lambda q=query: ours.store.search(q, K, exact=True)) for query in queries[:10]]
-    )
+    ways_to_time = {"graph": False, "exact": True}
+    figures["single"] = {
+        way: timed(partial(ours.store.search, k=K, exact=exact), queries[:TIMED])[1]
+        for way, exact in ways_to_time.items()
+    }
+    figures["ours"]["memory"] = memory(ours.folder)
     for side in sides:
         side.close()
     ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way.removesuffix(PAYLOAD)}"]) for way in BARS}
@@ -185,22 +196,22 @@ def bars(
     figures: Mapping[str, Any] | None = None,
 ) -> list[Bar]:
     nothing = {"recall": math.nan, "queries_a_second": math.nan}
-    facts = figures or {"ours": {}, "filtered": {}, "exact_milliseconds": {"median": math.nan}}
-    found = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
+    facts = figures or {"ours": {}, "filtered": {}, "single": {"exact": {"p50_ms": math.nan}}}
+    result = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
     names = (Ours.name, Peer.name)
-    found += [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
+    result += [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
     for case in (f"{percent} %, class {kept}" for percent in PERCENTS for kept in ("kept", "filtered out")):
         values = facts["filtered"].get(case, nothing)
-        found.append(Bar(f"{count:,} vectors, filter {case}: recall@10", values["recall"], ENOUGH))
+        result.append(Bar(f"{count:,} vectors, filter {case}: recall@10", values["recall"], ENOUGH))
         rate = 0.0 if count > 100_000 else FILTERED_RATE  # promised for so many rows
-        found.append(Bar(f"{count:,} vectors, filter {case}: queries a second", values["queries_a_second"], rate))
+        result.append(Bar(f"{count:,} vectors, filter {case}: queries a second", values["queries_a_second"], rate))
     opened, size = (facts["ours"].get(name, math.nan) for name in ("open_seconds", "bytes_a_vector"))
-    found.append(Bar(f"{count:,} vectors: seconds to open and answer", opened, OPEN_SECONDS, "lower"))
-    found.append(Bar(f"{count:,} vectors: bytes a vector", size, BYTES, "lower"))
+    result.append(Bar(f"{count:,} vectors: seconds to open and answer", opened, OPEN_SECONDS, "lower"))
+    result.append(Bar(f"{count:,} vectors: bytes a vector", size, BYTES, "lower"))
     if count >= MILLION:
-        exact = facts["exact_milliseconds"]["median"]
-        found.append(Bar(f"{count:,} vectors: milliseconds of an exact query", exact, EXACT_MILLISECONDS, "lower"))
-    return found
+        exact = facts["single"]["exact"]["p50_ms"]
+        result.append(Bar(f"{count:,} vectors: milliseconds of an exact query", exact, EXACT_MILLISECONDS, "lower"))
+    return result
 
 
 def mixture_groups(count: int, dim: int) -> np.ndarray:
@@ -228,22 +239,47 @@ def filtered(store: Any, rows: np.ndarray, groups: np.ndarray) -> dict[str, dict
             some = rows[rng.choice(np.flatnonzero(mask), FILTERED_QUERIES)]
             some = some + 0.3 / np.sqrt(rows.shape[1]) * rng.standard_normal(some.shape, dtype=np.float32)
             truth = store.search(some, K, where=where, exact=True).rows
-            start = time.perf_counter()
-            near = [store.search(query, K, where=where).rows[0] for query in some]
-            rate = len(some) / (time.perf_counter() - start)
+            near, times = timed(partial(store.search, k=K, where=where), some)
             there = truth >= 0
-            hits = np.array([np.isin(t, n) for t, n in zip(truth, near, strict=True)]) & there
-            if not there.any():
-                continue
-            recall = float(hits.sum() / there.sum())
-            out[f"{percent} %, class {case}"] = {"recall": round(recall, 4), "queries_a_second": round(rate, 1)}
+            hits = np.array([np.isin(t, n.rows[0]) for t, n in zip(truth, near, strict=True)]) & there
+            if there.any():
+                out[f"{percent} %, class {case}"] = {"recall": round(float(hits.sum() / there.sum()), 4), **times}
     return out
 
 
-def seconds(job: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    job()
-    return time.perf_counter() - start
+def timed(search: Callable[[np.ndarray], Any], queries: np.ndarray) -> tuple[list[Any], dict[str, float]]:
+    """The answers to single queries, and how fast they came."""
+    answers, times = [], []
+    for query in queries:
+        start = time.perf_counter()
+        answers.append(search(query))
+        times.append(time.perf_counter() - start)
+    p50, p99 = (round(1000 * float(np.percentile(times, p)), 3) for p in (50, 99))
+    return answers, {"queries_a_second": round(len(times) / sum(times), 1), "p50_ms": p50, "p99_ms": p99}
+
+
+READER = """
+import sys
+import numpy as np
+from lookalike.store.local import LocalStore
+store = LocalStore.open(sys.argv[1])
+store.load_graph()
+for query in np.random.default_rng(0).normal(size=(100, store.dim)).astype(np.float32):
+    store.query(query, 10)
+store.query(query, 10, exact=True)
+print(open("/proc/self/status").read())
+"""
+
+
+def memory(folder: Path) -> dict[str, float]:
+    """Megabytes that a process holds which opens the store and searches it: of its own, and of mapped files."""
+    if not Path("/proc/self/status").exists():
+        return {}
+    done = subprocess.run([sys.executable, "-c", READER, str(folder)], check=True, capture_output=True, text=True)
+    lines = dict(line.split(":", 1) for line in done.stdout.splitlines() if ":" in line)
+    return {
+        name: round(int(lines[key].split()[0]) / 1000, 1) for name, key in (("own", "RssAnon"), ("mapped", "RssFile"))
+    }
 
 
 def built(side: Side, rows: np.ndarray, groups: np.ndarray, say: Callable[[str], None]) -> dict[str, Any]:
@@ -255,6 +291,8 @@ def built(side: Side, rows: np.ndarray, groups: np.ndarray, say: Callable[[str],
     load, cpu = os.getloadavg()[0], time.process_time()
     facts = {name: round(value, 2) for name, value in side.build(rows, groups, say).items()}
     facts |= {"cpu_seconds": round(time.process_time() - cpu, 1), "load_before": round(load, 2)}
+    # Of this process, which holds all vectors too.
+    facts["peak_megabytes"] = round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000, 1)
     write_json(note, facts)
     return facts
 
@@ -284,8 +322,8 @@ def smallest(side: Side, queries: np.ndarray, truth: list[list[int]]) -> tuple[i
     recall = 0.0
     for width in WIDTHS:
         side.look(width)
-        found = side.many(queries)
-        recall = float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(found, truth, strict=True)]))
+        result = side.many(queries)
+        recall = float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(result, truth, strict=True)]))
         if recall >= ENOUGH:
             break
     return width, round(recall, 4)

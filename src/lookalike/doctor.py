@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lookalike._version import __version__
-from lookalike.core import device, files, folders, progress
+from lookalike.core import artifacts, device, files, folders, progress
 from lookalike.core.imports import import_timm
 
 Status = Literal["ok", "missing", "slow"]
@@ -41,6 +41,7 @@ EXTRAS = (
     ("heif", "pillow_heif", "pillow-heif", "HEIC images; without it they are counted and skipped", 27),
     ("ssl", "lightly", "lightly", "self-supervised baselines", 21),
     ("milvus", "pymilvus", "pymilvus", "vectors on a Milvus server (--store milvus://HOST:19530)", 131),
+    ("postgres", "psycopg", "psycopg", "vectors in PostgreSQL (--store postgresql://HOST/DATABASE)", 11),
     ("clip", "open_clip", "open_clip_torch", "CLIP backbones", 10),
     ("wandb", "wandb", "wandb", "logs to Weights & Biases", 56),
     ("mlflow", "mlflow", "mlflow-skinny", "logs to MLflow", 40),
@@ -163,7 +164,7 @@ def _check_cpu() -> Check:
 
 def _check_disk() -> Check:
     free = files.free_bytes(folders.home())
-    detail = f"{files.format_bytes(free)} free, {folders.describe_cache()}"
+    detail = f"{files.format_bytes(free)} free, {artifacts.describe()}"
     network = folders.network_drive(folders.home())
     if network:
         fix = "set LOOKALIKE_HOME to a local folder"

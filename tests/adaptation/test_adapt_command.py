@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from pathlib import Path
@@ -12,16 +13,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests import helpers
+from tests import helpers, kills
 from tests.adaptation.conftest import small
 
 import lookalike as la
 from lookalike.adaptation import adapt_command, candidate, gate
-from lookalike.adaptation.settings import DEFAULT_METHODS
+from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
 from lookalike.adaptation.task import crops, mixed_parts, recalibrated
-from lookalike.adaptation.versions import Versions
-from lookalike.core.errors import LookalikeError
+from lookalike.adaptation.versions import Pending, Versions
+from lookalike.cli import app
+from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import hash_bytes
+from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.data import content_id
 from lookalike.models.fingerprint import tensor_bytes
 from lookalike.training import loop
@@ -50,12 +53,12 @@ def test_adapt_keeps_receipts_and_a_model_that_loads(
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
     counts = run.result["counts"]
     assert counts["target"] == 40 == counts["learned_from"] + counts["held_out"]
-    slips = receipts(run, 1)
-    assert len(slips) == counts["used"] > 0
-    assert sum(len(slip["served"]) for slip in slips) == 2 * counts["learned_from"]
-    assert all(slip["path"].startswith("outside/") for slip in slips)
-    assert max(slip["steps_loaded"] for slip in slips) >= 2
-    assert {rank["rank"] for slip in slips for rank in slip["served"]} == {1, 2}
+    entries = receipts(run, 1)
+    assert len(entries) == counts["used"] > 0
+    assert sum(len(entry["served"]) for entry in entries) == 2 * counts["learned_from"]
+    assert all(entry["path"].startswith("outside/") for entry in entries)
+    assert max(entry["steps_loaded"] for entry in entries) >= 2
+    assert {rank["rank"] for entry in entries for rank in entry["served"]} == {1, 2}
     adapted = la.Embedder.from_pretrained(run.path)
     assert adapted.classifier is not None and adapted.fingerprint() == ledger(run)[1]["fingerprint"]
     assert adapted.fingerprint() != la.Embedder.from_pretrained(classifier).fingerprint()
@@ -84,11 +87,16 @@ def test_the_best_method_measured_runs_by_default(
         run = la.adapt(model=model, target=target, pool=[pool], settings=quick, out=tmp_path / kind)
         method, why = DEFAULT_METHODS[kind]
         assert (run.result["method"], run.result["why"]) == (method, why)
-        told = capsys.readouterr().err
-        assert f"Method: {method} ({why})." in told
-        assert "This will take about" in told and told.index("This will take") < told.index("Kept the old model")
-        assert "cannot be promoted without labels" in told and "are held out to judge by, and 100 are needed" in told
-        assert told.index("cannot be promoted") < told.index("Kept the old model")
+        stderr = capsys.readouterr().err
+        assert f"Method: {method} ({why})." in stderr
+        assert "This will take about" in stderr
+        assert "Kept the old model" not in stderr, "the verdict is the result; the command prints it once"
+        assert (
+            "cannot be promoted without labels" in stderr and "are held out to judge by, and 100 are needed" in stderr
+        )
+        assert stderr.index("cannot be promoted") < stderr.index("This will take"), "before any work"
+        uses_pool = "retrieves nothing: the pool is not used" not in stderr
+        assert uses_pool == (method == "t3ar") == bool(run.result["counts"]["used"])
 
 
 def test_a_rejected_candidate_is_kept_and_can_be_promoted(
@@ -97,8 +105,8 @@ def test_a_rejected_candidate_is_kept_and_can_be_promoted(
     run = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "run")
     rows = ledger(run)
     assert [row["status"] for row in rows] == ["base", "rejected"]
-    kept = la.Embedder.from_pretrained(run.path / "versions" / "1" / "model")
-    assert kept.fingerprint() == rows[1]["fingerprint"] != rows[0]["fingerprint"]
+    candidate = la.Embedder.from_pretrained(run.path / "versions" / "1" / "model")
+    assert candidate.fingerprint() == rows[1]["fingerprint"] != rows[0]["fingerprint"]
     many = helpers.make_images(tmp_path / "judge", classes=4, images=10, width=40, height=32, seed=3)
     judged = la.promote(model=run.path, judge=many)
     assert not judged["promoted"] and "not surely better" in judged["verdict"]
@@ -124,16 +132,16 @@ def test_the_report_shows_old_and_new_results_side_by_side(classifier: Path, tar
 def test_a_stream_of_tiny_batches_of_one_class_ends_with_the_old_model(
     classifier: Path, target: Path, pool: Path, tmp_path: Path
 ) -> None:
-    told = {}
+    verdicts = {}
     for batch in (4, 8):
         settings = {**QUICK, "batch_size": batch, "lr": 0.5}
         run = la.adapt(
             model=classifier, target=target, pool=[pool], stream=True, settings=settings, out=tmp_path / f"{batch}"
         )
         assert not run.result["promoted"]
-        told[batch] = run.result["verdict"]
+        verdicts[batch] = run.result["verdict"]
         assert run.result["counts"]["steps"] == -(-(run.result["counts"]["learned_from"] - 1) // batch), "each once"
-    assert "batches of 4 are too small" in told[4]
+    assert "batches of 4 are too small" in verdicts[4]
 
 
 def test_versions_start_from_the_base_and_can_be_gone_back_to(
@@ -163,7 +171,7 @@ def test_forgotten_images_leave_the_bits_of_a_run_that_never_had_them(
     fast = {**QUICK, "lr": 1e-3}  # four gentle steps round one image away
     own, less = shutil.copytree(pool, tmp_path / "a" / "outside"), shutil.copytree(pool, tmp_path / "b" / "outside")
     run = la.adapt(model=classifier, target=target, pool=[own], settings=fast, out=tmp_path / "run")
-    used = max(receipts(run, 1), key=lambda slip: len(slip["served"]))
+    used = max(receipts(run, 1), key=lambda entry: len(entry["served"]))
     path = used["path"].removeprefix("outside/")
     la.report(run=run)
     if where == "deleted":
@@ -175,14 +183,14 @@ def test_forgotten_images_leave_the_bits_of_a_run_that_never_had_them(
     mine, theirs = _tensors(run.path / "model"), _tensors(never.path / "model")
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
     assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
-    assert used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+    assert used["id"] not in {entry["id"] for entry in receipts(run, 2)}
     with pytest.raises(LookalikeError, match="gone for good"):
         la.rollback(model=run.path, to=1)
     assert not (run.path / "versions" / "1").exists()
     left = [p.name for p in run.path.rglob("*.*") if p.suffix in (".json", ".html") and path in p.read_text()]
     assert left == []
     la.adapt(model=run.path, target=target, pool=[pool], settings=fast)
-    assert used["id"] not in {slip["id"] for slip in receipts(run, 3)}, "it stays out"
+    assert used["id"] not in {entry["id"] for entry in receipts(run, 3)}, "it stays out"
 
 
 def test_a_pattern_means_images_nobody_used_too(
@@ -193,11 +201,11 @@ def test_a_pattern_means_images_nobody_used_too(
     fast = {**QUICK, "lr": 1e-3, "num_neighbors": 1}
     run = la.adapt(model=classifier, target=target, pool=[pool], settings=fast, out=tmp_path / "run")
     kinds = {kind.name: {content_id(file) for file in kind.iterdir()} for kind in sorted(pool.iterdir())}
-    used = {slip["id"] for slip in receipts(run, 1)}
+    used = {entry["id"] for entry in receipts(run, 1)}
     gone = next(name for name, ids in kinds.items() if ids & used and ids - used)
     done = la.forget(model=run.path, images=[f"outside/{gone}/*"])
     assert set(done["forgotten"]) == kinds[gone]
-    assert not {slip["id"] for slip in receipts(run, 2)} & kinds[gone]
+    assert not {entry["id"] for entry in receipts(run, 2)} & kinds[gone]
     less = shutil.copytree(pool, tmp_path / "outside", ignore=shutil.ignore_patterns(gone))
     never = la.adapt(model=classifier, target=target, pool=[less], settings=fast, out=tmp_path / "never")
     assert ledger(run)[2]["weights"] == ledger(never)[1]["weights"] != ledger(run)[1]["weights"]
@@ -219,7 +227,7 @@ def test_lists_say_who_may_serve_and_a_mistyped_one_is_refused(
         out=tmp_path / "run",
     )
     allowed = {content_id(file) for file in (pool / kinds[0]).iterdir()} - {one}
-    assert {slip["id"] for slip in receipts(run, 1)} == allowed
+    assert {entry["id"] for entry in receipts(run, 1)} == allowed
     assert "Of the pool, left out: 5 not allowed, 6 denied." in capsys.readouterr().err
     for lists in ({"deny": ["outsid/*"]}, {"allow": ["outside/*", "0123"]}):
         with pytest.raises(LookalikeError, match=r"No pool image is meant by `(outsid/\*|0123)`.*such as `outside/"):
@@ -258,7 +266,7 @@ def test_a_forgetting_that_is_killed_leaves_nothing_to_go_back_to(
     base = la.Embedder.from_pretrained(classifier).fingerprint()
     assert la.Embedder.from_pretrained(run.path).fingerprint() == base
     again = la.adapt(resume=run.path)
-    assert used["id"] not in {slip["id"] for slip in receipts(again, 2)} and again.result["in_use"] == 2
+    assert used["id"] not in {entry["id"] for entry in receipts(again, 2)} and again.result["in_use"] == 2
 
 
 def test_a_pool_that_moved_can_be_forgotten_from_and_the_rest_made_up_for(
@@ -274,7 +282,7 @@ def test_a_pool_that_moved_can_be_forgotten_from_and_the_rest_made_up_for(
     assert ledger(run)[1]["status"] == "forgotten"
     (tmp_path / "elsewhere").rename(own)
     la.adapt(resume=run.path)
-    assert ledger(run)[2]["status"] == "promoted" and used["id"] not in {slip["id"] for slip in receipts(run, 2)}
+    assert ledger(run)[2]["status"] == "promoted" and used["id"] not in {entry["id"] for entry in receipts(run, 2)}
 
 
 def test_a_pool_of_which_everything_is_forgotten_is_no_pool(
@@ -298,7 +306,7 @@ def test_a_pool_that_contains_the_target(
     settings = {**QUICK, "copy_threshold": 2.0, "num_neighbors": 3}  # a network of random weights sees everything alike
     run = la.adapt(model=classifier, target=target, pool=[pool, target], settings=settings, out=tmp_path / "run")
     ids = {content_id(file) for file in target.rglob("*.jpg")}
-    served = {slip["id"]: {s["target"] for s in slip["served"]} for slip in receipts(run, 1)}
+    served = {entry["id"]: {s["target"] for s in entry["served"]} for entry in receipts(run, 1)}
     assert set(served) & ids, "images of the target serve others"
     assert all(id_ not in whom for id_, whom in served.items())
     learned = {whom for all_ in served.values() for whom in all_}
@@ -319,7 +327,7 @@ def test_images_that_were_learnt_from_do_not_judge(classifier: Path, target: Pat
 def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
     method: str, tmp_path: Path, many: tuple[Path, Path]
 ) -> None:
-    """With images enough to judge by, so that the stream itself is what is told."""
+    """With images enough to judge by, so that the stream itself is what is said."""
     model, target = many
     settings = {**QUICK, "batch_size": 16, "layer": "stage1"}
     run = la.adapt(model=model, target=target, method=method, stream=True, settings=settings, out=tmp_path / "run")
@@ -339,10 +347,10 @@ def test_a_better_model_comes_out(evidence: str, harm: float, tmp_path: Path, ma
         weight += harm * float(weight.abs().mean()) * torch.from_numpy(rng.normal(size=weight.shape)).float()
     model.save_pretrained(tmp_path / "worse")
 
-    def right(found: la.Embedder) -> float:
-        rows = torch.from_numpy(found.encode(table, runtime="torch"))
-        assert found.classifier is not None
-        return float((found.classifier(rows).argmax(1).numpy() == codes).mean())
+    def right(embedder: la.Embedder) -> float:
+        rows = torch.from_numpy(embedder.encode(table, runtime="torch"))
+        assert embedder.classifier is not None
+        return float((embedder.classifier(rows).argmax(1).numpy() == codes).mean())
 
     run = la.adapt(
         model=tmp_path / "worse",
@@ -388,7 +396,7 @@ def test_a_image_nobody_used_needs_no_new_run(
     run = la.adapt(
         model=classifier, target=target, pool=[pool], settings={**QUICK, "num_neighbors": 1}, out=tmp_path / "run"
     )
-    used = {slip["id"] for slip in receipts(run, 1)}
+    used = {entry["id"] for entry in receipts(run, 1)}
     ids = json.loads((run.path / "versions" / "1" / "pool.json").read_text())["ids"]
     spare = [id_ for id_ in ids if id_ not in used]
     assert spare, "a pool of 15 for one neighbor each"
@@ -407,9 +415,9 @@ def test_labels_judge_first(embedder: Path, pool: Path, tmp_path: Path) -> None:
     many = helpers.make_images(tmp_path / "many", classes=4, images=30, width=40, height=32)
     settings = {**QUICK, "epochs": 8, "lr": 0.05, "batch_size": 32}
     run = la.adapt(model=embedder, target=many, pool=[pool], labeled=True, settings=settings, out=tmp_path / "run")
-    found = run.result["decision"]
-    assert run.result["classes"] == "labels of the target" and found["evidence"] == "labels"
-    assert found["figures"]["after"] < found["figures"]["before"] == 1.0
+    decision = run.result["decision"]
+    assert run.result["classes"] == "labels of the target" and decision["evidence"] == "labels"
+    assert decision["figures"]["after"] < decision["figures"]["before"] == 1.0
     assert not run.result["promoted"] and "not surely better" in run.result["verdict"]
     assert run.config["settings"]["lr"] == 0.05 and run.config["settings"]["weights"]["contrast"] == 0.1
 
@@ -456,7 +464,7 @@ def test_from_the_pixels_up_and_statistics_alone(classifier: Path, target: Path,
     assert ledger(alone)[1]["fingerprint"] != ledger(alone)[0]["fingerprint"]
 
 
-def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_path: Path) -> None:
+def test_mistakes_are_reported_in_one_line(classifier: Path, target: Path, tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="--source"):
         la.adapt(model=classifier, target=target, method="mcc", out=tmp_path / "a")
     with pytest.raises(LookalikeError, match="did you mean `num_neighbors`"):
@@ -467,7 +475,7 @@ def test_mistakes_are_told_in_a_sentence(classifier: Path, target: Path, tmp_pat
     assert not (tmp_path / "a").exists()
 
 
-def struck(model: Path, target: Path, pool: Path, expert: Path, settings: dict[str, Any], out: Path) -> None:
+def adapt_killed(model: Path, target: Path, pool: Path, expert: Path, settings: dict[str, Any], out: Path) -> None:
     """A run that is killed, in a process of its own."""
     usual, loop.CHECKPOINT_SECONDS = loop.Loop._save, 0.0
 
@@ -481,22 +489,59 @@ def struck(model: Path, target: Path, pool: Path, expert: Path, settings: dict[s
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(
-    classifier: Path, target: Path, pool: Path, expert: Path, tmp_path: Path
+    classifier: Path, target: Path, pool: Path, expert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real kill, in the middle of the steps."""
     settings = {**QUICK, "epochs": None, "steps": 42}
     whole = la.adapt(model=classifier, target=target, pool=[pool], settings=settings, out=tmp_path / "whole")
-    ended = helpers.apart(struck, classifier, target, pool, expert, settings, tmp_path / "killed")
+    ended = helpers.apart(adapt_killed, classifier, target, pool, expert, settings, tmp_path / "killed")
     assert ended.code == -signal.SIGKILL, ended.err
     with pytest.raises(LookalikeError, match="leave the model and --target out"):
         la.adapt(model=classifier, resume=tmp_path / "killed")
+    capsys.readouterr()
     run = la.adapt(resume=tmp_path / "killed")
+    assert capsys.readouterr().err.startswith("Resuming after step 21.\n"), "said before anything is read"
     assert run.result["counts"] == whole.result["counts"] and run.result["counts"]["steps"] > 40
     assert ledger(run)[1]["weights"] == ledger(whole)[1]["weights"]
     assert receipts(run, 1) == receipts(whole, 1)
     assert not list(run.path.glob("pending*")) and not list(run.checkpoints.iterdir())
     with pytest.raises(LookalikeError, match="nothing to resume"):
         la.adapt(resume=run.path)
+
+
+def test_stopped_before_the_first_step_it_can_be_resumed(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By Ctrl-C while features are computed, say."""
+    for signal_, code in ((KeyboardInterrupt, Exit.STOPPED), (Terminated, Exit.TERMINATED)):
+
+        def stopped(*_: Any, signal_: type[BaseException] = signal_, **__: Any) -> None:
+            raise signal_
+
+        with monkeypatch.context() as patch:
+            patch.setattr(candidate, "prepare", stopped)
+            with pytest.raises(Stopped, match=f"lookalike adapt --resume {tmp_path}") as error:
+                la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / code.name)
+        assert error.value.exit_code == code
+    capsys.readouterr()
+    run = la.adapt(resume=tmp_path / code.name)
+    assert capsys.readouterr().err.startswith("Resuming before the first step") and run.result["finished"]
+
+
+def test_killed_after_the_version_was_recorded_it_is_not_made_twice(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the candidate would be compared with itself, and rejected."""
+    always(monkeypatch, True)
+    with monkeypatch.context() as patch:
+        patch.setattr(adapt_command, "report_sections", lambda made, pool, run: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "run")
+    run = la.adapt(resume=tmp_path / "run")
+    assert "it is version 1. Promoted the adapted model" in capsys.readouterr().err
+    assert run.result["counts"]["target"] == 40 and run.result["decision"]["evidence"] == "a test"
+    assert [row["status"] for row in ledger(run)] == ["base", "promoted"] and Versions(run).current == 1
+    assert run.result["promoted"] and run.result["finished"] and not list(run.path.glob("pending*"))
 
 
 def test_what_changed_meanwhile_cannot_be_resumed(
@@ -508,11 +553,11 @@ def test_what_changed_meanwhile_cannot_be_resumed(
         with pytest.raises(ZeroDivisionError):
             la.adapt(model=classifier, target=new, pool=[outside], settings=QUICK, out=tmp_path / "run")
     gone = next(outside.rglob("*.jpg"))
-    kept = gone.read_bytes()
+    content = gone.read_bytes()
     gone.unlink()
     with pytest.raises(LookalikeError, match="1 pool images are gone"):
         la.adapt(resume=tmp_path / "run")
-    gone.write_bytes(kept)
+    gone.write_bytes(content)
     os.utime(next(new.rglob("*.jpg")), (1, 1))
     with pytest.raises(LookalikeError, match="has changed since"):
         la.adapt(resume=tmp_path / "run")
@@ -536,5 +581,76 @@ def test_two_processes_adapt_as_one_does(
     assert apart < 0.01 * moved, "sums are taken in another order, no more"
     assert all(torch.allclose(one[k], two[k], rtol=1e-3, atol=1e-4) for k in one)
     mine, theirs = receipts(runs[0], 1), receipts(runs[1], 1)
-    assert [slip["times_negative"] for slip in mine] == [slip["times_negative"] for slip in theirs]
-    assert [slip["steps_loaded"] for slip in mine] == [slip["steps_loaded"] for slip in theirs]
+    assert [entry["times_negative"] for entry in mine] == [entry["times_negative"] for entry in theirs]
+    assert [entry["steps_loaded"] for entry in mine] == [entry["steps_loaded"] for entry in theirs]
+
+
+def test_what_the_pool_is_worth_is_reported(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "run")
+    stderr, counts = capsys.readouterr().err, run.result["counts"]
+    start = f"Pool: {counts['used']} of 15 images retrieved for {counts['learned_from']}, similarity "
+    assert start in stderr and "target images among themselves" in stderr and "hardly suits" not in stderr
+    few = helpers.make_images(tmp_path / "few", classes=1, images=2, width=40, height=32, seed=9)
+    la.adapt(model=classifier, target=target, pool=[few], settings=QUICK, out=tmp_path / "other")
+    assert "The pool hardly suits the target" in capsys.readouterr().err
+
+
+def test_the_command_shows_before_and_after_and_how_many_judged(
+    classifier: Path, target: Path, pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    judge = helpers.make_images(tmp_path / "judge", classes=4, images=12, width=40, height=32, seed=3)
+    quick = [
+        "--set",
+        "lr=1e-12",
+        "--set",
+        "batch_size=8",
+        "--set",
+        "num_views=1",
+        "--set",
+        "layer=pooled",
+        "--steps",
+        "2",
+    ]
+    words = [str(classifier), "--target", str(target), "--pool", str(pool), "--judge", str(judge), *quick]
+    assert app.run(["adapt", *words, "--method", "shot", "--out", str(tmp_path / "run")]) == 0
+    shown = capsys.readouterr().out
+    assert "judged by 48 others" in shown, "the images of --judge, not those held out"
+    assert re.search(r"Evidence +(accuracy|MAP@R) 0\.\d{3} before, 0\.\d{3} after: [+-]\d+\.\d points \(", shown)
+    assert re.search(r"Pool +15 images, of which shot uses none", shown)
+    assert app.run(["promote", str(tmp_path / "run"), "--judge", str(judge)]) == 0
+    assert re.search(r"Evidence +(accuracy|MAP@R) 0\.\d{3} before", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("place", ["new", "an empty folder"])
+def test_an_early_kill_leaves_a_run_to_resume_or_nothing(
+    place: str, classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before each change of the disk, until the work itself begins."""
+    out = tmp_path / "run"
+    table = la.read_table(target)
+    base = la.Embedder.from_pretrained(classifier)
+    request = AdaptRequest(resolve(None, QUICK))
+
+    def fill(run: la.Run) -> None:
+        Versions.create(run, base)
+        Pending(run).begin(request, table, 1)
+
+    strike, resumable = -1, 0
+    while True:
+        strike += 2
+        shutil.rmtree(out, ignore_errors=True)
+        if place != "new":
+            out.mkdir()
+        ended = not kills.killed(strike, lambda: la.Run.create("adapt", {}, path=out, fill=fill))
+        if la.Run.is_run(out):
+            resumable += 1
+            assert Pending(la.Run(out)).read()[0] == request and Versions(la.Run(out)).current == 0
+        else:
+            la.Run.check_available(out)
+            assert not ended and (not out.exists() or not any(out.iterdir()))
+        if ended:
+            break
+    assert strike > 10 and resumable >= 1
+    assert not list(tmp_path.glob(".run*.part")) or place == "new"

@@ -34,10 +34,10 @@ def test_what_was_learnt_from_in_any_way_does_not_judge(
     how: str, classifier: Path, embedder: Path, target: Path, tmp_path: Path
 ) -> None:
     known = helpers.make_images(tmp_path / "known", classes=4, images=10, width=40, height=32, seed=5)
-    given = {"source": known, "method": "mcc", "model": classifier}
+    options = {"source": known, "method": "mcc", "model": classifier}
     if how == "gallery":
-        given = {"gallery": known, "model": embedder}
-    run = la.adapt(target=target, judge=known, settings=QUICK, out=tmp_path / "run", **given)
+        options = {"gallery": known, "model": embedder}
+    run = la.adapt(target=target, judge=known, settings=QUICK, out=tmp_path / "run", **options)
     assert "no labeled image is left to judge by" in run.result["verdict"]
 
 
@@ -47,7 +47,7 @@ def test_too_few_clusters_are_refused_before_the_work(embedder: Path, target: Pa
             la.adapt(model=embedder, target=target, clusters=clusters, out=tmp_path / "run")
 
 
-def test_what_diverges_is_said(embedder: Path, target: Path, tmp_path: Path) -> None:
+def test_what_diverges_is_reported(embedder: Path, target: Path, tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="not finite at step"):
         la.adapt(model=embedder, target=target, settings={**QUICK, "lr": 1e30, "epochs": 6}, out=tmp_path / "run")
 
@@ -92,11 +92,11 @@ def test_another_embedder_retrieves(classifier: Path, target: Path, pool: Path, 
         for table in [table_of(folder)]
         for id_, row in zip(table.column("content_id"), expert.encode(table, runtime="torch"), strict=True)
     }
-    slips = receipts(run, 1)
-    assert slips and run.config["retriever"].endswith("expert")
-    for slip in slips:
-        for served in slip["served"]:
-            assert served["score"] == pytest.approx(float(rows[slip["id"]] @ rows[served["target"]]), abs=1e-3)
+    entries = receipts(run, 1)
+    assert entries and run.config["retriever"].endswith("expert")
+    for entry in entries:
+        for served in entry["served"]:
+            assert served["score"] == pytest.approx(float(rows[entry["id"]] @ rows[served["target"]]), abs=1e-3)
 
 
 # ---- forgetting --------------------------------------------------------------------------------------

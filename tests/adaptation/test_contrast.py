@@ -98,10 +98,10 @@ def test_votes_of_the_specification() -> None:
         [0.438591, 0.333074, 0.228335], abs=1e-6
     )
     logits = torch.zeros(1, 3, dtype=torch.float64)
-    found = votes(W, own, bank, logits, k=3)
-    assert found[0].tolist() == pytest.approx([0.201216, 0.368778, 0.430006], abs=1e-6)
-    found = votes(W, own, bank, logits, k=3, self_vote=True)
-    assert found[0].tolist() == pytest.approx([0.428042, 0.141951, 0.430006], abs=1e-6)
+    probabilities = votes(W, own, bank, logits, k=3)
+    assert probabilities[0].tolist() == pytest.approx([0.201216, 0.368778, 0.430006], abs=1e-6)
+    probabilities = votes(W, own, bank, logits, k=3, self_vote=True)
+    assert probabilities[0].tolist() == pytest.approx([0.428042, 0.141951, 0.430006], abs=1e-6)
     twin = naive.Bank(8)
     twin.push([naive.Slot(naive.unit(r), i, logits=z) for r, i, z in zip(ROWS[:5], IDS[:5], LOGITS, strict=True)])
     plain = naive.vote(W[0].tolist(), 0, twin, [0, 0, 0], k=3, dedupe=False, self_vote=True, aggregate=False)
@@ -159,10 +159,10 @@ def test_votes_equal_the_twin(options: dict[str, Any]) -> None:
     bank, twin, generator = random_case(5)
     weak = torch.nn.functional.normalize(torch.randn(7, 6, dtype=torch.float64, generator=generator), dim=1)
     own, logits = torch.arange(7), torch.randn(7, 3, dtype=torch.float64, generator=generator)
-    found = votes(weak, own, bank, logits, **{"k": 4, **options})
+    probabilities = votes(weak, own, bank, logits, **{"k": 4, **options})
     for i in range(7):
         expected = naive.vote(weak[i].tolist(), i, twin, logits[i].tolist(), **{"k": 4, **options})
-        assert found[i].tolist() == pytest.approx(expected, abs=1e-10)
+        assert probabilities[i].tolist() == pytest.approx(expected, abs=1e-10)
 
 
 def test_votes_where_nobody_may_vote_are_the_models_own() -> None:
@@ -240,8 +240,8 @@ def test_the_best_of_many_are_exact() -> None:
 
 def test_pairs_of_lists_and_columns() -> None:
     ids, lists = torch.tensor([5, 3, 5, -1, 8]), torch.tensor([[5, -1], [8, 3], [-1, -1], [5, 5]])
-    found = listed(ids, lists)
-    assert list(zip(found.rows.tolist(), found.columns.tolist(), strict=True)) == [
+    pairs = listed(ids, lists)
+    assert list(zip(pairs.rows.tolist(), pairs.columns.tolist(), strict=True)) == [
         (0, 0),
         (3, 0),
         (1, 1),

@@ -50,9 +50,9 @@ def test_neighbor_information_equals_a_plain_loop() -> None:
             joint[a, b] * np.log(joint[a, b] / own[a] / own[b]) for a in range(6) for b in range(6) if joint[a, b] > 0
         )
 
-    found = gate.neighbor_information(predicted, near, 6, draws=1)
+    information = gate.neighbor_information(predicted, near, 6, draws=1)
     chance = gate.numpy_rng(0, "shuffled predictions").permutation(predicted)
-    assert found == pytest.approx((mutual(predicted) - mutual(chance)) / np.log(6))
+    assert information == pytest.approx((mutual(predicted) - mutual(chance)) / np.log(6))
 
 
 def test_neighbors_tell_nothing_by_chance_and_less_when_classes_are_lost() -> None:
@@ -103,9 +103,9 @@ def test_overlap_and_map_equal_plain_loops() -> None:
 def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
     truth, logits, expert = simulation()
     before, better = softmax(logits), softmax(logits + 1.0 * np.eye(4)[truth])
-    found = gate.without_labels(before, better, expert, classifier=True)
-    assert found.promoted and "not shown to be large" in found.message and "expert" in found.evidence
-    assert list(found.headline.values()) == [found.figures[key] for key in ("neighbors", "matching", "lost")]
+    decision = gate.without_labels(before, better, expert, classifier=True)
+    assert decision.promoted and "not shown to be large" in decision.message and "expert" in decision.evidence
+    assert list(decision.headline.values()) == [decision.figures[key] for key in ("neighbors", "matching", "lost")]
     merged = better.copy()
     merged[:, 0] += merged[:, 1]
     merged[:, 1] = 0
@@ -117,8 +117,8 @@ def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
         (before, "too little more about the expert's neighborhoods (+0.000"),
         (before[rng.permutation(300)], "too little more"),
     ):
-        found = gate.without_labels(before, worse, expert, classifier=True)
-        assert not found.promoted and found.message.startswith("Kept the old model: ") and why in found.message
+        decision = gate.without_labels(before, worse, expert, classifier=True)
+        assert not decision.promoted and decision.message.startswith("Kept the old model: ") and why in decision.message
     assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=True).message
     assert "alarm" in gate.without_labels(before, better, expert, classifier=True, alarm="alarm").message
 
@@ -126,9 +126,9 @@ def test_a_better_classifier_passes_and_worse_ones_do_not() -> None:
 def test_models_of_different_numbers_of_classes_are_each_measured_by_their_own() -> None:
     truth, logits, expert = simulation()
     merged, near = softmax(3 * np.eye(2)[truth // 2]), gate.nearest(expert, 5)
-    found = gate.classifier_signals(merged, softmax(3 * logits), expert)
+    signals = gate.classifier_signals(merged, softmax(3 * logits), expert)
     expected = [gate.neighbor_information(c, near, n) for c, n in ((truth // 2, 2), (logits.argmax(1), 4))]
-    assert found["neighbors"] == pytest.approx(expected[1] - expected[0])
+    assert signals["neighbors"] == pytest.approx(expected[1] - expected[0])
 
 
 # ---- embedders -----------------------------------------------------------------------------------------
@@ -142,16 +142,16 @@ def test_an_embedder_that_retrieves_more_of_the_experts_clusters_passes() -> Non
     before, better, worse = (
         target_classes.normalize(centers[truth] + spread * noise).astype(np.float32) for spread in (0.3, 0.27, 0.33)
     )
-    found = gate.without_labels(before, better, expert, classifier=False)
-    assert found.promoted and list(found.headline) == [gate.LABELS["cluster_map"], gate.LABELS["overlap"]]
+    decision = gate.without_labels(before, better, expert, classifier=False)
+    assert decision.promoted and list(decision.headline) == [gate.LABELS["cluster_map"], gate.LABELS["overlap"]]
     for rows, why in (
         (before, "MAP@R +0.000; more than +0.005"),
-        (worse, "too little more within the expert's clusters (MAP@R -"),
+        (worse, "too little more within the expert's clusters (MAP@R −"),
         (target_classes.normalize(noise).astype(np.float32), "of the ten nearest images"),
         (expert, "of the ten nearest images"),
     ):
-        found = gate.without_labels(before, rows, expert, classifier=False)
-        assert not found.promoted and why in found.message, why
+        decision = gate.without_labels(before, rows, expert, classifier=False)
+        assert not decision.promoted and why in decision.message, why
     assert "too few" in gate.without_labels(before[:50], better[:50], expert[:50], classifier=False).message
 
 
@@ -179,9 +179,9 @@ def test_labels_come_first() -> None:
     before = (rng.random(200) < 0.5).astype(float)
     after = np.maximum(before, rng.random(200) < 0.4)
     assert gate.by_labels(before, after).promoted
-    found = gate.by_labels(before, before, measure="MAP@R")
-    assert "not surely better (MAP@R +0.0 to +0.0 points)" in found.message
-    assert list(found.headline) == ["MAP@R before", "MAP@R after", "difference"]
+    decision = gate.by_labels(before, before, measure="MAP@R")
+    assert "not surely better (MAP@R +0.0 to +0.0 points)" in decision.message
+    assert list(decision.headline) == ["MAP@R before", "MAP@R after", "difference"]
     few = gate.by_labels(before[:10], after[:10])
     assert "too few" in few.message and few.headline == {}
 
@@ -193,8 +193,8 @@ def test_each_model_is_judged_by_its_own_list_of_classes(target: Path) -> None:
         other.classifier.weight.copy_(now.classifier.weight[order])  # type: ignore[union-attr]
         other.classifier.bias.copy_(now.classifier.bias[order])  # type: ignore[union-attr]
     other.card["classes"] = [now.card["classes"][i] for i in order]
-    found = gate.compare_by_labels(now, other, table, 0)
-    assert found.measure == "accuracy" and found.figures["before"] == found.figures["after"] > 0
+    decision = gate.compare_by_labels(now, other, table, 0)
+    assert decision.measure == "accuracy" and decision.figures["before"] == decision.figures["after"] > 0
     other.card["classes"] = ["class-00", "class-01", "class-02", "elsewhere"]
     assert gate.compare_by_labels(now, other, table, 0).measure == "MAP@R", "where one of them lacks a class"
 
@@ -223,10 +223,13 @@ def test_the_expert_has_another_architecture(monkeypatch: pytest.MonkeyPatch) ->
 def test_what_makes_promotion_impossible_is_known_before() -> None:
     settings = resolve(None)
     request = AdaptRequest(settings)
-    assert gate.obstacles(small(4), request, 100, keeps_classes=True) == []
-    assert "99 images are held out" in gate.obstacles(small(4), request, 99, keeps_classes=True)[0]
-    assert "names classes" in gate.obstacles(small(4), request, 500, keeps_classes=False)[0]
-    assert gate.obstacles(small(4), AdaptRequest(settings, judge="x"), 5, keeps_classes=False) == []
+    with_classes, without = small(4), small(None)
+    assert gate.obstacles(with_classes, with_classes, request, 100) == []
+    assert "99 images are held out" in gate.obstacles(with_classes, with_classes, request, 99)[0]
+    assert "names classes" in gate.obstacles(with_classes, without, request, 500)[0]
+    assert gate.obstacles(with_classes, without, AdaptRequest(settings, judge="x"), 5) == []
+    source = AdaptRequest(resolve(None, {"method": "source"}))
+    assert gate.obstacles(without, without, source, 500) == ["`source` changes nothing"]
 
 
 def test_streams() -> None:
@@ -242,10 +245,10 @@ def test_clusters_are_found_where_there_are_some() -> None:
     rng = np.random.default_rng(3)
     centers = target_classes.normalize(rng.normal(size=(8, 20)))
     rows = target_classes.normalize(np.repeat(centers, 20, 0) + 0.05 * rng.normal(size=(160, 20))).astype(np.float32)
-    found = target_classes.find_clusters(rows)
-    assert found.centers is not None and len(found.centers) == 8
-    assert (found.centers @ centers.T).max(0).min() > 0.98
-    shuffled = found.centers[rng.permutation(8)]
+    clusters = target_classes.find_clusters(rows)
+    assert clusters.centers is not None and len(clusters.centers) == 8
+    assert (clusters.centers @ centers.T).max(0).min() > 0.98
+    shuffled = clusters.centers[rng.permutation(8)]
     assert np.allclose(target_classes.recluster(rows, shuffled), shuffled, atol=1e-5), (
         "each in the place of its old one"
     )

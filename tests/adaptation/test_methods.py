@@ -253,7 +253,7 @@ def test_every_option_changes_what_is_learned(over: dict[str, Any], tmp_path: Pa
     assert np.isfinite([row["loss"] for row in losses(tmp_path / "other")]).all()
 
 
-def test_votes_are_asked_for_as_the_settings_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_votes_are_requested_as_the_settings_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
     usual = t3ar.votes
     monkeypatch.setattr(t3ar, "votes", lambda *a, **k: seen.append(k) or usual(*a, **k))  # type: ignore[func-returns-value]
@@ -303,7 +303,7 @@ def test_baselines_learn_what_they_may(tmp_path: Path) -> None:
         assert moved[method] == {"head", "norm", "classifier"}
 
 
-def test_what_a_baseline_lacks_is_said(tmp_path: Path) -> None:
+def test_what_a_baseline_lacks_is_reported(tmp_path: Path) -> None:
     views = lambda kinds: CachedViews("pooled", ARRAYS, kinds)  # noqa: E731
     for number, (why, make) in enumerate(
         {
@@ -340,10 +340,10 @@ def test_adacontrast_equals_the_twin(tmp_path: Path) -> None:
     method: Any = own.method
     for step in (1, 2):
         own.take_step(step)
-    assert method.filled == 12 and method.queue_ids[:12].tolist() == [
+    assert method.queue.count == 12 and method.queue.ids[:12].tolist() == [
         int(row) for step in (1, 2) for row in own.sampler.batch(step)
     ]
-    queue = list(zip(method.queue.tolist(), method.queue_labels.tolist(), method.queue_ids.tolist(), strict=True))[:12]
+    queue = list(zip(*(method.queue.read(name).tolist() for name in ("rows", "labels", "ids")), strict=True))
     method.context.step = 3
     batch = own.sampler.batch(3)
     ids = torch.from_numpy(batch)
@@ -359,7 +359,7 @@ def test_adacontrast_equals_the_twin(tmp_path: Path) -> None:
     before = method.rows.clone()
     method.after_step()
     assert set((method.rows != before).any(1).nonzero()[:, 0].tolist()) <= set(ids.tolist())
-    assert method.filled == 15
+    assert method.queue.count == 15
 
 
 def test_a_source_model_learns_from_weak_views_and_smoothed_labels(tmp_path: Path) -> None:
@@ -397,13 +397,13 @@ def test_mixup_learns_two_labels_at_once(tmp_path: Path) -> None:
 def test_recalibrated_statistics_are_those_of_the_images() -> None:
     model = small()
     images = torch.randint(0, 255, (10, 32, 32, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    found = recalibrated(model, [images])
-    assert found.fingerprint() != model.fingerprint()
-    first = next(m for m in found.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d))
+    result = recalibrated(model, [images])
+    assert result.fingerprint() != model.fingerprint()
+    first = next(m for m in result.backbone.modules() if isinstance(m, torch.nn.BatchNorm2d))
     with torch.no_grad():
-        x = found.backbone.conv_stem(found.normalize(images))
+        x = result.backbone.conv_stem(result.normalize(images))
     assert torch.allclose(first.running_mean, x.mean((0, 2, 3)), atol=1e-5)  # type: ignore[arg-type]
-    assert same(dict(model.named_parameters()), dict(found.named_parameters())), "nothing else"
+    assert same(dict(model.named_parameters()), dict(result.named_parameters())), "nothing else"
 
 
 def test_statistics_are_taken_over_even_parts_in_an_order_of_their_own() -> None:
@@ -421,7 +421,7 @@ def test_images_for_statistics_are_not_held_all_at_once() -> None:
 
     def batches() -> Iterator[Tensor]:
         for number in range(8):
-            assert sum(found() is not None for found in held) <= 2
+            assert sum(result() is not None for result in held) <= 2
             images = torch.full((2, 32, 32, 3), number, dtype=torch.uint8)
             held.append(weakref.ref(images))
             yield images

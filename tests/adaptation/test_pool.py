@@ -10,7 +10,7 @@ import pytest
 from tests.adaptation.conftest import small
 
 from lookalike.adaptation import pool_search, pool_vectors
-from lookalike.adaptation.pool import Receipts, read_pool, receipt_rows
+from lookalike.adaptation.pool import Pool, Receipts, read_pool, receipt_rows
 from lookalike.adaptation.settings import resolve
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -18,8 +18,8 @@ from lookalike.data import audit, read_table
 
 
 def rows(count: int, seed: int) -> np.ndarray:
-    found = np.random.default_rng(seed).normal(size=(count, 6))
-    return (found / np.linalg.norm(found, axis=1, keepdims=True)).astype(np.float32)
+    result = np.random.default_rng(seed).normal(size=(count, 6))
+    return (result / np.linalg.norm(result, axis=1, keepdims=True)).astype(np.float32)
 
 
 def names(count: int, letter: str) -> list[str]:
@@ -32,12 +32,12 @@ def test_nearest_equals_the_twin_and_leaves_copies_out() -> None:
     pool[8] /= np.linalg.norm(pool[8])
     outside = names(40, "a")
     outside[9] = "t005"  # the same image, seen otherwise by the retriever
-    found = pool_search.nearest(target, pool, names(12, "t"), outside, 3)
+    result = pool_search.nearest(target, pool, names(12, "t"), outside, 3)
     for i in range(12):
         order = sorted(range(40), key=lambda j: (-float(np.dot(pool[j].astype(float), target[i].astype(float))), j))
-        wanted = [j for j in order if pool[j] @ target[i] < 0.98 and outside[j] != f"t{i:03d}"][:3]
-        assert found.index[i].tolist() == wanted
-    assert found.copies >= 3 - 1
+        expected = [j for j in order if pool[j] @ target[i] < 0.98 and outside[j] != f"t{i:03d}"][:3]
+        assert result.index[i].tolist() == expected
+    assert result.copies >= 3 - 1
 
 
 @pytest.mark.parametrize("kind", ["nearest", "random"])
@@ -60,41 +60,44 @@ def test_random_draws_leave_copies_out_too() -> None:
     plain = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
     first = int(plain.index[1, 0])
     pool[first] = target[1]
-    found = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
-    assert first not in found.index[1] and found.copies == 1 and plain.copies == 0
-    assert found.index[1, 0] == plain.index[1, 1], "the rest of the draw stays"
+    result = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
+    assert first not in result.index[1] and result.copies == 1 and plain.copies == 0
+    assert result.index[1, 0] == plain.index[1, 1], "the rest of the draw stays"
     pool[:] = target[1]
     assert (pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
 
 
 def test_random_draws_are_spread_and_keyed() -> None:
-    found = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
-    assert np.bincount(found.index.ravel(), minlength=50).max() < 25
+    result = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
+    assert np.bincount(result.index.ravel(), minlength=50).max() < 25
     again = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2, seed=1)
-    assert (found.index != again.index).any()
+    assert (result.index != again.index).any()
 
 
 def test_a_pool_smaller_than_k_and_no_pool() -> None:
-    found = pool_search.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
-    assert (found.index[:, 2:] == -1).all() and set(found.used) == {0, 1}
+    result = pool_search.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
+    assert (result.index[:, 2:] == -1).all() and set(result.used) == {0, 1}
     assert len(pool_search.nearest(rows(3, 0), rows(0, 1), names(3, "t"), [], 2).used) == 0
 
 
 def test_the_pool_is_read_once_and_lists_hold(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = read_pool([pool, pool], deny=["outside/class-00/*"], allow=["outside/*"])
-    assert len(found) == 10 and found.left_out == {"copies": 10, "denied": 10}
+    result = read_pool([pool, pool], deny=["outside/class-00/*"], allow=["outside/*"])
+    assert len(result) == 10 and result.left_out == {"copies": 10, "denied": 10}
     assert len(read_pool([pool], allow=["outside/class-01/*"])) == 5
-    assert len(read_pool([pool], deny=[found.ids[0]])) == 14
-    assert found.ids == sorted(found.ids)
+    assert len(read_pool([pool], deny=[result.ids[0]])) == 14
+    assert result.ids == sorted(result.ids)
     expert = small(None)
-    table = found.table(np.arange(10))
-    first = pool_vectors.embedded(expert, found.ids, table)
+    table = result.table(np.arange(10))
+    first = pool_vectors.embedded(expert, result.ids, table)
     monkeypatch.setattr(type(expert), "encode", None)  # nothing is embedded again
-    assert np.array_equal(pool_vectors.embedded(expert, found.ids[::-1], table), first[::-1])
+    assert np.array_equal(pool_vectors.embedded(expert, result.ids[::-1], table), first[::-1])
     monkeypatch.undo()
-    assert pool_vectors.purge(found.ids[:3]) >= 3, "of every retriever's vectors"
-    assert pool_vectors.purge(found.ids[:3]) == 0
-    alone = pool_vectors.embedded(expert, found.ids[:1], table.take([0]))
+    for file in folders.cache("pools").glob("*/rows.npy"):
+        file.write_bytes(file.read_bytes()[:-1] + b"?")  # damaged vectors are computed again, not used
+    assert np.array_equal(pool_vectors.embedded(expert, result.ids, table), first)
+    assert pool_vectors.purge(result.ids[:3]) >= 3, "of every retriever's vectors"
+    assert pool_vectors.purge(result.ids[:3]) == 0
+    alone = pool_vectors.embedded(expert, result.ids[:1], table.take([0]))
     assert np.array_equal(alone[0], first[0]), "a vector does not depend on its company"
 
 
@@ -167,14 +170,15 @@ def test_a_folder_without_files_is_an_empty_pool(tmp_path: Path) -> None:
         read_pool([tmp_path / "bare"])
 
 
-def test_receipts_name_whom_a_image_served() -> None:
+def test_receipts_name_whom_an_image_served() -> None:
     index = np.array([[1, 0], [-1, -1], [1, -1]])
     scores = np.array([[0.9, 0.8], [-np.inf, -np.inf], [0.7, -np.inf]])
-    slips = receipt_rows(
-        Receipts(3), pool_search.Retrieved(index, scores), ["x", "y", "z"], ["p/x", "p/y", "p/z"], names(3, "t")
-    )
-    assert [slip["served"] for slip in slips] == [
+    pool = Pool([], ["x", "y", "z"], [(0, 0), (0, 1), (0, 2)], ["p/x", "p/y", "p/z"])
+    receipts = Receipts(2)
+    receipts.load(np.array([1]), 4)
+    rows = receipt_rows(receipts, pool_search.Retrieved(index, scores), pool, names(3, "t"))
+    assert [(row["path"], row["last_step"]) for row in rows] == [("p/x", -1), ("p/y", 4)]
+    assert [row["served"] for row in rows] == [
         [{"target": "t000", "score": 0.8, "rank": 2}],
         [{"target": "t000", "score": 0.9, "rank": 1}, {"target": "t002", "score": 0.7, "rank": 1}],
-        [],
     ]

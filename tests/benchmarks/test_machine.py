@@ -7,10 +7,10 @@ from lookalike.core.errors import Exit
 
 
 def test_a_machine_is_described() -> None:
-    found = machine.describe()
-    assert found["threads"] == 1  # what the tests ask for
-    assert found["cpu"]
-    assert found["load"] is None or found["load"] >= 0
+    result = machine.describe()
+    assert result["threads"] == 1  # what the tests ask for
+    assert result["cpu"]
+    assert result["load"] is None or result["load"] >= 0
 
 
 def test_our_own_work_is_not_taken_for_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,10 +31,10 @@ def test_a_busy_machine_is_refused_waited_for_or_marked(monkeypatch: pytest.Monk
     assert caught.value.exit_code == Exit.BUSY == 3
     assert machine.require_quiet(force=True) is False
 
-    uses, said = iter([2.0, 0.3, 0.25]), []
+    uses, messages = iter([2.0, 0.3, 0.25]), []
     monkeypatch.setattr(machine, "others_use", lambda seconds: next(uses))
-    assert machine.require_quiet(wait=True, say=said.append) is True
-    assert len(said) == 2
+    assert machine.require_quiet(wait=True, say=messages.append) is True
+    assert len(messages) == 2
 
 
 def test_a_quiet_machine_and_one_that_cannot_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ def test_data_is_given_or_taken_from_the_surroundings(tmp_path: Path, monkeypatc
     assert provenance.data_folder("x") == tmp_path / "x"
 
 
-def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_data_gives_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match=r"^It needs the data set `cub`: give the folder .* with --data\.$"):
         provenance.data_set(None, "cub", "It")
     with pytest.raises(LookalikeError, match="there is no folder"):
@@ -25,7 +25,7 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("words", "expected"),
     [
         (
             ["/x/benchmarks/speed/__main__.py", "encode", "--data", "/secret"],
@@ -36,7 +36,7 @@ def test_missing_data_is_one_sentence(tmp_path: Path) -> None:
     ],
 )
 def test_the_command_is_kept_without_this_machines_folders(
-    words: list[str], wanted: str, monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", words)
-    assert provenance.command() == wanted
+    assert provenance.command() == expected

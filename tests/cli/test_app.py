@@ -73,7 +73,7 @@ def test_version_and_no_words(cli) -> None:
         (["--nonsense"], "`--nonsense` is not an option of lookalike; see `lookalike --help`."),
     ],
 )
-def test_a_users_error_is_one_sentence_and_exit_code_2(words: list[str], sentence: str, cli) -> None:
+def test_a_users_error_gives_a_one_line_error_and_exit_code_2(words: list[str], sentence: str, cli) -> None:
     answer = cli(*words)
     assert answer.code == Exit.USER == 2
     assert answer.out == ""
@@ -83,7 +83,7 @@ def test_a_users_error_is_one_sentence_and_exit_code_2(words: list[str], sentenc
 
 
 def test_a_bug_keeps_its_traceback(cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lookalike.core.folders.cache_entries", lambda: 1 / 0)
+    monkeypatch.setattr("lookalike.core.artifacts.entries", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli("cache", "ls")
 
@@ -98,11 +98,11 @@ def test_a_closed_pipe_is_no_error() -> None:
 SLOW = """
 import sys, time
 from lookalike.cli import app
-from lookalike.core import folders
+from lookalike.core import artifacts
 def wait():
     print("ready", flush=True)
     {body}
-folders.cache_entries = wait
+artifacts.entries = wait
 sys.exit(app.run(["cache", "ls"]))
 """
 
@@ -160,7 +160,7 @@ def test_completion_is_offered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [
         ("train --method pro", ["proxy_anchor"]),
         ("train birds --device c", ["cpu", "cuda"]),
@@ -172,14 +172,14 @@ def test_completion_is_offered() -> None:
         ("embed birds --precision ", ["f32", "bf16"]),
     ],
 )
-def test_words_are_completed(line: str, wanted: list[str], monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+def test_words_are_completed(line: str, expected: list[str], monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     monkeypatch.setenv("_LOOKALIKE_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"lookalike {line}")
     monkeypatch.setenv("COMP_CWORD", str(len(f"lookalike {line}".split(" ")) - 1))
     with pytest.raises(SystemExit) as ended:
         app.run([])
     assert ended.value.code == 0
-    assert capfd.readouterr().out.split() == wanted
+    assert capfd.readouterr().out.split() == expected
 
 
 def test_words_that_are_offered_are_the_right_ones() -> None:
@@ -201,7 +201,7 @@ def test_python_m_and_the_script_are_the_same() -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize("around", [{"NO_COLOR": "1"}, {"TERM": "dumb"}], ids=str)
-def test_no_color_on_a_terminal_that_asked_for_none(around: dict[str, str], tmp_path: Path) -> None:
+def test_no_color_on_a_terminal_that_requested_none(around: dict[str, str], tmp_path: Path) -> None:
     """Help, an answer with a link in it, an error and a progress line, each on a real terminal."""
     import pty
 

@@ -125,7 +125,7 @@ def test_a_run_that_cannot_begin_leaves_nothing(words: list[Any], sentence: str,
     assert listing(birds.parent) == before
 
 
-def test_a_place_that_is_taken_is_told_before_the_work(cli: Cli, birds: Path, tmp_path: Path) -> None:
+def test_a_place_that_is_taken_is_reported_before_the_work(cli: Cli, birds: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("dear")
     for words in COMMANDS[2:5]:
@@ -292,3 +292,28 @@ def test_unreadable_images_are_named_and_the_rest_goes_on(cli: Cli, birds: Path)
     assert len(json.loads(Path("v.json").read_text())["path"]) == 15
     refused(cli("embed", birds, "--out", "w.npy", "--model", MODEL, "--on-error", "raise"), ".jpg")
     assert not Path("w.npy").exists() and not list(Path().glob(".w*"))
+
+
+def test_control_characters_of_file_names_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    name = "evil\x1b]0;title\x07\x1b[2J.jpg"
+    folder = make_images(tmp_path / "birds", classes=1, images=2)
+    (folder / name).write_bytes(b"no image")
+    for words in (["embed", folder, "--out", "v.npy", "--model", MODEL], ["search", folder / name, "--index", "none"]):
+        answer = cli(*words)
+        assert "\x1b" not in answer.out + answer.err and "\x07" not in answer.out + answer.err
+    assert "evil\\u001b]0;title\\u0007" in cli("embed", folder, "--out", "v.npy", "--model", MODEL).out
+    document = cli("embed", folder, "--out", "v.npy", "--model", MODEL, "--json").json
+    assert name in document["failures"][0]["name"], "JSON keeps the name"
+
+
+def test_embed_writes_no_vectors_that_are_not_numbers(cli: Cli, birds: Path, tmp_path: Path) -> None:
+    import torch
+
+    from lookalike.models import Embedder
+
+    model = Embedder.from_pretrained(MODEL)
+    with torch.no_grad():
+        next(model.backbone.parameters()).fill_(float("nan"))
+    model.save_pretrained(tmp_path / "damaged")
+    refused(cli("embed", birds, "--out", "v.npy", "--model", tmp_path / "damaged"), "NaN", "damaged")
+    assert not Path("v.npy").exists() and not Path("v.json").exists()

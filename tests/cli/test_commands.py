@@ -14,6 +14,7 @@ import pytest
 import lookalike
 from lookalike.cli.commands import COMMANDS
 from lookalike.cli.generate import build, read_signature
+from lookalike.cli.output import interval
 from lookalike.core.errors import LookalikeError
 
 HIDDEN = {"progress"}
@@ -73,8 +74,16 @@ def test_a_command_is_its_python_function(name: str) -> None:
             assert parameter.default is None or ast.literal_eval(parameter.default) == declared
 
 
+@pytest.mark.parametrize(("one", "other"), [("evaluate", "compare"), ("train", "pretrain")])
+def test_options_that_two_commands_share_are_the_same(one: str, other: str) -> None:
+    first, second = ({p.name: p for p in read_signature(COMMANDS[name].function).parameters} for name in (one, other))
+    different = {"method", "recipe", "data"} if one == "train" else set()
+    for name in first.keys() & second.keys() - different:
+        assert first[name] == second[name]
+
+
 @pytest.mark.parametrize(
-    ("line", "wanted"),
+    ("line", "expected"),
     [
         ("index f --model m --index i --dry-run", {"model": "m", "index": "i", "dry_run": True}),
         ("index f --no-calibrate --store local", {"calibrate": False, "store": "local"}),
@@ -94,10 +103,10 @@ def test_a_command_is_its_python_function(name: str) -> None:
         ("demo --images d --seed 3", {"images": "d", "seed": 3}),
     ],
 )
-def test_options_arrive(line: str, wanted: dict[str, Any], cli, called: dict[str, Any]) -> None:
+def test_options_arrive(line: str, expected: dict[str, Any], cli, called: dict[str, Any]) -> None:
     answer = cli(*line.split())
     assert answer.code == 0, answer.err
-    assert wanted.items() <= called[line.split()[0]].items()
+    assert expected.items() <= called[line.split()[0]].items()
 
 
 @pytest.mark.parametrize("words", [["search", "q.jpg"], ["index", "f"], ["evaluate", "d"], ["demo"], ["train", "d"]])
@@ -149,7 +158,7 @@ def test_levels(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli("index", "f", "-q").err == ""
 
 
-def test_a_users_error_is_told_even_when_quiet(cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_error_is_reported_even_when_quiet(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(**options: Any) -> None:
         raise LookalikeError("`birds/` holds 1 class;\n  training needs at least 2.")
 
@@ -188,11 +197,15 @@ def test_training_is_summed_up_in_a_few_lines(cli, monkeypatch: pytest.MonkeyPat
     assert len(lines) <= 12
     assert lines[-1] == "Next       lookalike index FOLDER --model runs/a"
     assert cli("train", "d", "--json").json["selected"] == "trained"
+    (run.path / "trained").mkdir()  # the starting model was kept, and the trained one lies beside it
+    assert cli("train", "d").out.splitlines()[-1] == "Next       lookalike index FOLDER --model runs/a/trained"
 
 
 def test_recipes_are_listed_shown_and_copied(cli) -> None:
-    told = cli("recipes").out
-    assert "default" in told and "paper_test" in told and "--recipe NAME" in told and "--config NAME" in told
+    message = cli("recipes").out
+    assert (
+        "default" in message and "paper_test" in message and "--recipe NAME" in message and "--config NAME" in message
+    )
     assert "adapt MODEL --target FOLDER --config tent.yaml" in cli("recipes", "copy", "tent").out
     assert cli("recipes", "list", "--json").json == cli("recipes", "--json").json
     assert (
@@ -236,3 +249,9 @@ def test_doctor_prints_one_line_per_check(cli, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("lookalike.doctor.doctor", lambda: DoctorReport(needed))
     answer = cli("doctor", "--json")
     assert answer.code == 4 and answer.json["ok"] is False
+
+
+def test_a_difference_has_one_kind_of_minus() -> None:
+    assert interval(-0.04, -0.06, 0.02, points=True) == "−4.0 (−6.0 to 2.0)"
+    assert interval(0.041, 0.029, 0.052, points=True) == "+4.1 (2.9 to 5.2)"
+    assert interval(0.612, 0.6, 0.624) == "0.612 (0.600–0.624)"

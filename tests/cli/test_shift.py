@@ -37,12 +37,12 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
     assert fids == pytest.approx([split["fid"] for split in document["splits"]], rel=6e-4)
     assert document["format"] == 1
     assert document["reference_model"]["name"] and document["reference_model"]["weights"]
-    found = lookalike.shift.SplitSet.load(tmp_path / "birds-splits.json")
+    result = lookalike.shift.SplitSet.load(tmp_path / "birds-splits.json")
     table = lookalike.read_table(birds)
-    for split in found.splits:
+    for split in result.splits:
         assert len(split.train) == len(split.test)
         assert sum(split.images) == len(table)
-    assert len(found.split(found.default).removed) == 1  # nine classes: one is on neither side
+    assert len(result.split(result.default).removed) == 1  # nine classes: one is on neither side
     again = cli("shift", "splits", birds, "--model", eye, "--count", 5, "--json", "--out", tmp_path / "b.json")
     assert {**again.json, "path": 0} == {**document, "path": 0}
     means = cli("shift", "splits", birds, "--model", eye, "--measure", "means", "--json").json
@@ -50,17 +50,17 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--measure", "sample"], "did you mean `samples`"),
         (["--count", "1"], "at least 2 splits"),
         (["--model", "resnet51"], "resnet51"),
     ],
 )
-def test_mistakes(cli, birds, words, said):
+def test_mistakes(cli, birds, words, message):
     answer = cli("shift", "splits", birds, *words)
     assert answer.code == 2
-    assert said in answer.err
+    assert message in answer.err
     assert len(answer.err.strip().splitlines()) == 1
 
 
@@ -87,7 +87,7 @@ def test_four_digits_count(value, shown):
     assert significant(value) == shown
 
 
-def test_fewer_splits_than_asked_for_are_explained(cli, birds, eye):
+def test_fewer_splits_than_requested_are_explained(cli, birds, eye):
     answer = cli("shift", "splits", birds, "--model", eye, "--count", 50)
     assert answer.code == 0
     made = len(answer.out.splitlines()) - 3
@@ -95,10 +95,10 @@ def test_fewer_splits_than_asked_for_are_explained(cli, birds, eye):
     assert "instead of" not in cli("shift", "splits", birds, "--model", eye, "--count", 2).err
 
 
-def test_transfer_without_the_usual_split_is_said_to_measure_nothing(cli, birds, eye, tmp_path):
-    found = cli("shift", "splits", birds, "--model", eye, "--count", 4, "--json", "--out", tmp_path / "s.json").json
-    usual = found["default"]
-    others = [split["id"] for split in found["splits"] if split["id"] != usual]
+def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, birds, eye, tmp_path):
+    result = cli("shift", "splits", birds, "--model", eye, "--count", 4, "--json", "--out", tmp_path / "s.json").json
+    usual = result["default"]
+    others = [split["id"] for split in result["splits"] if split["id"] != usual]
     small = [
         w
         for s in (
@@ -111,12 +111,12 @@ def test_transfer_without_the_usual_split_is_said_to_measure_nothing(cli, birds,
     ]
     words = ["shift", "run", birds, "--models", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
     words += [*small, "--no-report", "--transfer", birds]
-    said = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"
-    given = ["--splits", tmp_path / "s.json", "--only"]
-    left_out = cli(*words, *given, ",".join(map(str, others)), "--out", tmp_path / "a")
+    message = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"
+    inputs = ["--splits", tmp_path / "s.json", "--only"]
+    left_out = cli(*words, *inputs, ",".join(map(str, others)), "--out", tmp_path / "a")
     assert left_out.code == 0, left_out.err
-    assert left_out.err.count(said) == 1
-    kept = cli(*words, *given, f"{usual},{others[0]}", "--out", tmp_path / "b", "--json")
-    assert "Nothing is measured" not in kept.err and kept.json["transfer"]
+    assert left_out.err.count(message) == 1
+    stored = cli(*words, *inputs, f"{usual},{others[0]}", "--out", tmp_path / "b", "--json")
+    assert "Nothing is measured" not in stored.err and stored.json["transfer"]
     made = cli(*words, "--count", 4, "--only", ",".join(map(str, others)), "--out", tmp_path / "c", "--json")
-    assert made.err.count(said) == 1 and not made.json["transfer"]
+    assert made.err.count(message) == 1 and not made.json["transfer"]

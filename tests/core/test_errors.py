@@ -10,7 +10,7 @@ def test_nearest_names_the_closest_and_nothing_when_all_are_far() -> None:
     assert suggest("zebra", ["supcon", "triplet"]) == ""
 
 
-def test_choose_gives_the_name_back_or_a_sentence() -> None:
+def test_choose_gives_the_name_back_or_an_error_message() -> None:
     assert choose("gem", ["avg", "gem"], "a pooling") == "gem"
     with pytest.raises(LookalikeError, match=r"^`gme` is not a pooling; did you mean `gem`\?$"):
         choose("gme", ["avg", "gem"], "a pooling")
@@ -29,3 +29,10 @@ def test_exit_codes_are_what_the_documents_promise() -> None:
         "TERMINATED": 143,
     }
     assert LookalikeError("x").exit_code == 2
+
+
+def test_a_single_choice_is_not_several() -> None:
+    with pytest.raises(LookalikeError, match=r"`zzz` is not a column: there is path\.$"):
+        choose("zzz", ["path"], "a column")
+    with pytest.raises(LookalikeError, match=r": there are a, b\.$"):
+        choose("zzz", ["a", "b"], "a column")

@@ -101,7 +101,7 @@ def test_disk_errors_become_sentences(tmp_path: Path, number: int, words: str) -
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_under_somebody_elses_writer_is_the_same_sentence(
+def test_a_full_disk_under_somebody_elses_writer_gives_the_same_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """safetensors has an error of its own, torch only notices that its file is shorter than it thought."""
@@ -118,7 +118,7 @@ def test_a_full_disk_under_somebody_elses_writer_is_the_same_sentence(
 
 
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
-def test_room_for_a_memory_map_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_space_for_a_memory_map_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sparse"
     with path.open("wb") as file:
         file.truncate(1_000_000)
@@ -149,9 +149,9 @@ def test_private_files_are_for_their_owner_only(tmp_path: Path) -> None:
     for private in (True, False):
         with files.atomic_folder(tmp_path / "model", private=private) as part:
             (part / "weights").touch(mode=0o600)
-        wanted = (0o700, 0o600) if private else (0o777 & ~mask, 0o666 & ~mask)
-        found = [stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "model", tmp_path / "model" / "weights")]
-        assert tuple(found) == wanted
+        expected = (0o700, 0o600) if private else (0o777 & ~mask, 0o666 & ~mask)
+        matches = [stat.S_IMODE(p.stat().st_mode) for p in (tmp_path / "model", tmp_path / "model" / "weights")]
+        assert tuple(matches) == expected
 
 
 def test_json_round_trip_and_damage(tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_json_round_trip_and_damage(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
-    found = files.to_plain({"a": [float("nan"), np.float32("inf"), 1.5], "p": Path("x"), "t": (1, 2)})
-    assert found == {"a": [None, None, 1.5], "p": "x", "t": [1, 2]}
+    matches = files.to_plain({"a": [float("nan"), np.float32("inf"), 1.5], "p": Path("x"), "t": (1, 2)})
+    assert matches == {"a": [None, None, 1.5], "p": "x", "t": [1, 2]}
 
 
 def test_hashes_see_where_one_part_ends(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ def test_hashes_see_where_one_part_ends(tmp_path: Path) -> None:
     assert files.hash_file(tmp_path / "a") != first
 
 
-def test_space_is_asked_for_before_a_long_job(tmp_path: Path) -> None:
+def test_space_is_checked_before_a_long_job(tmp_path: Path) -> None:
     files.require_space(tmp_path / "not" / "there" / "yet", 1, "The test")
     with pytest.raises(LookalikeError, match=r"^The test needs about 1\.0 TB|The test needs about 1\d*\.\d TB"):
         files.require_space(tmp_path, 10**18, "The test")

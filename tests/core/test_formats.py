@@ -25,6 +25,6 @@ def test_the_stamp_stands_first() -> None:
         (None, "has no format number"),
     ],
 )
-def test_what_cannot_be_read_is_said_in_one_sentence(document: Any, words: str) -> None:
+def test_what_cannot_be_read_is_reported_in_one_line(document: Any, words: str) -> None:
     with pytest.raises(LookalikeError, match=words):
         formats.check_format("model", document, "folder")

@@ -52,10 +52,10 @@ def test_a_new_version_forgets_old_results(tmp_path: Path, monkeypatch: pytest.M
 def test_many_jobs_over_processes(tmp_path: Path, processes: int) -> None:
     jobs = Jobs(tmp_path / "jobs")
     jobs.run("0", square, number=0)
-    found = dict(jobs.run_many({str(n): {"number": n} for n in range(4)}, square, processes=processes))
-    assert {key: result["square"] for key, result in found.items()} == {"0": 0, "1": 1, "2": 4, "3": 9}
-    assert found["0"]["process"] == os.getpid(), "the stored one was not run again"
-    assert (found["1"]["process"] == os.getpid()) == (processes == 1)
+    matches = dict(jobs.run_many({str(n): {"number": n} for n in range(4)}, square, processes=processes))
+    assert {key: result["square"] for key, result in matches.items()} == {"0": 0, "1": 1, "2": 4, "3": 9}
+    assert matches["0"]["process"] == os.getpid(), "the stored one was not run again"
+    assert (matches["1"]["process"] == os.getpid()) == (processes == 1)
     jobs.clear()
     assert not jobs.folder.exists()
 
@@ -81,10 +81,10 @@ if __name__ == "__main__":
 
 def workers(folder: Path, count: int = 2) -> list[int]:
     deadline = time.monotonic() + 60
-    while len(found := [p for p in folder.glob("process-*") if p.read_text()]) < count:
+    while len(matches := [p for p in folder.glob("process-*") if p.read_text()]) < count:
         assert time.monotonic() < deadline, "the workers did not start"
         time.sleep(0.05)
-    return [int(p.read_text()) for p in found]
+    return [int(p.read_text()) for p in matches]
 
 
 def gone(process: int) -> bool:

@@ -19,7 +19,7 @@ with hold(sys.argv[1], "It"):
 """
 
 
-def test_a_second_holder_is_refused_at_once_and_in_one_sentence(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_at_once_and_in_one_line(tmp_path: Path) -> None:
     def again() -> AbstractContextManager[None]:
         return hold(tmp_path / "x" / ".lock", "The run `x`")
 

@@ -139,3 +139,13 @@ def test_unknown_totals_and_long_waits() -> None:
     assert bar.text() == "Scanning 12,345"
     assert progress._span(3725) == "1:02:05"
     assert progress._span(65) == "1:05"
+
+
+def test_file_names_cannot_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b]0;title\x07\x1b[2J\u202egpj.exe\x9b\x7f\r.jpg"
+    progress.say(f"`{name}` is no image.")
+    progress.warn(name)
+    written = capsys.readouterr().err
+    assert not set(written) & set("\x1b\x07\x9b\x7f\r\u202e")
+    assert "a\\u001b]0;title\\u0007" in written and "\\u202egpj.exe" in written
+    assert progress.for_terminal("two\nlines\tand é") == "two\nlines\tand é"

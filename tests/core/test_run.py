@@ -36,7 +36,7 @@ def test_a_run_never_lands_on_something_else(tmp_path: Path) -> None:
     assert Run.create("x", {}, path="empty").path == tmp_path / "empty"
 
 
-def test_what_is_no_run_is_said(tmp_path: Path) -> None:
+def test_what_is_no_run_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="`nowhere` is not a run"):
         find_run("nowhere")
 

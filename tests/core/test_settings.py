@@ -39,7 +39,7 @@ def test_a_wrong_value_is_named_with_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "wanted"),
+    ("pairs", "expected"),
     [
         (["a=1", "b=x"], {"a": 1, "b": "x"}),
         (["a.b=1", "a.c=2.5"], {"a": {"b": 1, "c": 2.5}}),
@@ -50,8 +50,8 @@ def test_a_wrong_value_is_named_with_its_place() -> None:
         (["a=[broken"], {"a": "[broken"}),
     ],
 )
-def test_set_pairs_are_read_as_yaml(pairs: list[str], wanted: dict[str, Any]) -> None:
-    assert parse_set(pairs) == wanted
+def test_set_pairs_are_read_as_yaml(pairs: list[str], expected: dict[str, Any]) -> None:
+    assert parse_set(pairs) == expected
 
 
 @pytest.mark.parametrize("pairs", [["steps"], ["=3"], ["a=1", "a.b=2"]])

@@ -103,7 +103,7 @@ def test_boxes_are_images_of_their_own(tmp_path: Path, home: Path) -> None:
     assert audit(read_table(tmp_path / "t.csv")).exact == [[1, 2]]
 
 
-def test_a_second_look_decodes_nothing_and_a_changed_file_everything(
+def test_a_second_scan_decodes_nothing_and_a_changed_file_everything(
     birds: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = audit(read_table(birds))

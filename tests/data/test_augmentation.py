@@ -101,7 +101,7 @@ def test_solarized_views_turn_bright_pixels_dark() -> None:
     assert (RandomView(pre, scale=(1.0, 1.0), flip=False)(bright, numpy_rng(0)) == 200).all()
 
 
-def test_colors_fade_less_with_a_smaller_share_of_the_jitter() -> None:
+def test_colors_fade_less_with_a_smaller_fraction_of_the_jitter() -> None:
     pre = Preprocess(size=16, crop=1.0)
     red = np.zeros((20, 20, 3), np.uint8)
     red[..., 0] = 200
@@ -110,8 +110,8 @@ def test_colors_fade_less_with_a_smaller_share_of_the_jitter() -> None:
         view = RandomView(
             pre, scale=(1.0, 1.0), flip=False, color_jitter=0.5, color_jitter_probability=1.0, saturation=saturation
         )
-        found = [view(red, numpy_rng(seed)).astype(float) for seed in range(40)]
-        shares = [f.min(-1).mean() / max(f.max(-1).mean(), 1e-9) for f in found]
+        result = [view(red, numpy_rng(seed)).astype(float) for seed in range(40)]
+        shares = [f.min(-1).mean() / max(f.max(-1).mean(), 1e-9) for f in result]
         return float(np.mean(shares))
 
     assert color(0.0) < color(0.5) < color(1.0)

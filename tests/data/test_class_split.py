@@ -16,11 +16,11 @@ def table(labels: list[str | None], **more: object) -> Table:
 def test_one_class_is_answered_as_the_terminal_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "birds/gull/1.jpg", "birds/gull/2.jpg", "flat/1.jpg")
     monkeypatch.chdir(tmp_path)
-    wanted = "`birds/` holds 1 class; training needs at least 2: give a folder with one subfolder a class."
+    expected = "`birds/` holds 1 class; training needs at least 2: give a folder with one subfolder a class."
     for source in ("birds", "birds/"):
         with pytest.raises(LookalikeError) as caught:
             check_classes(read_table(source))
-        assert str(caught.value) == wanted
+        assert str(caught.value) == expected
     with pytest.raises(LookalikeError, match="`flat/` has no labels; training needs at least 2 classes"):
         check_classes(read_table("flat"))
 

@@ -104,9 +104,9 @@ def test_cmyk_jpegs_are_stored_inverted_with_and_without_the_adobe_mark() -> Non
 
 def test_floats_and_32_bit_integers_are_stretched() -> None:
     ramp = np.linspace(-3, 5, 256, dtype=np.float32)[None].repeat(4, 0)
-    wanted = as_rgb(np.arange(256, dtype=np.uint8)[None].repeat(4, 0))
-    assert away(decode(save(ramp, "TIFF")), wanted) < 0.5
-    assert away(decode(save((ramp * 1e6).astype(np.int32), "TIFF")), wanted) < 0.5
+    expected = as_rgb(np.arange(256, dtype=np.uint8)[None].repeat(4, 0))
+    assert away(decode(save(ramp, "TIFF")), expected) < 0.5
+    assert away(decode(save((ramp * 1e6).astype(np.int32), "TIFF")), expected) < 0.5
     assert not decode(save(np.full((4, 4), np.nan, np.float32), "TIFF")).any()
 
 
@@ -195,15 +195,15 @@ def test_a_profile_with_swapped_primaries_swaps_the_colors(kind: str) -> None:
 
 def test_a_linear_profile_is_brought_to_srgb() -> None:
     light = GRAY / 255
-    wanted = np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055) * 255
-    wanted = as_rgb(np.rint(wanted).astype(np.uint8))
+    expected = np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055) * 255
+    expected = as_rgb(np.rint(expected).astype(np.uint8))
     linear = profile(gamma=1.0)
-    assert away(decode(save(as_rgb(GRAY), "PNG", icc_profile=linear)), wanted) < 1
-    assert away(decode(save(GRAY, "PNG", icc_profile=linear)), wanted) < 1  # an RGB profile on a gray image
+    assert away(decode(save(as_rgb(GRAY), "PNG", icc_profile=linear)), expected) < 1
+    assert away(decode(save(GRAY, "PNG", icc_profile=linear)), expected) < 1  # an RGB profile on a gray image
     gray = profile(gamma=1.0, gray=True)
-    assert away(decode(save(GRAY, "PNG", icc_profile=gray)), wanted) < 1
-    assert away(decode(save(GRAY, "JPEG", quality=98, icc_profile=gray)), wanted) < 2
-    assert away(decode(save(GRAY_ALPHA, "PNG", icc_profile=gray)), over_white(wanted)) < 1
+    assert away(decode(save(GRAY, "PNG", icc_profile=gray)), expected) < 1
+    assert away(decode(save(GRAY, "JPEG", quality=98, icc_profile=gray)), expected) < 2
+    assert away(decode(save(GRAY_ALPHA, "PNG", icc_profile=gray)), over_white(expected)) < 1
 
 
 def test_srgb_in_other_words_changes_nothing() -> None:
@@ -264,10 +264,10 @@ def test_prepare_is_near_the_full_decode(size: int) -> None:
     full = Image.fromarray(decode(data))
     side = 407 * 0.875
     box = ((613 - side) / 2, (407 - side) / 2, (613 + side) / 2, (407 + side) / 2)
-    wanted = np.asarray(full.resize((size, size), Image.Resampling.BICUBIC, box=box))
-    assert away(prepare(data, pre), wanted) < 0.6
-    np.testing.assert_array_equal(prepare(decode(data), pre), wanted)
-    np.testing.assert_array_equal(prepare(save(full, "PNG"), pre), wanted)
+    expected = np.asarray(full.resize((size, size), Image.Resampling.BICUBIC, box=box))
+    assert away(prepare(data, pre), expected) < 0.6
+    np.testing.assert_array_equal(prepare(decode(data), pre), expected)
+    np.testing.assert_array_equal(prepare(save(full, "PNG"), pre), expected)
 
 
 def test_prepare_cuts_the_box_then_the_center() -> None:
@@ -341,3 +341,11 @@ def test_many_threads_at_once() -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(check, jobs * 8))
+
+
+def test_a_bad_box_is_named_as_such() -> None:
+    pixels = np.zeros((60, 80, 3), np.uint8)
+    with pytest.raises(LookalikeError, match=r"^The box 90,0,95,10 holds nothing of the image, .* 80 × 60 pixels\.$"):
+        decode(pixels, box=(90, 0, 95, 10))
+    with pytest.raises(LookalikeError, match=r"^A box is x1,y1,x2,y2 in pixels, not 1,2,3\.$"):
+        decode(pixels, box=(1, 2, 3))

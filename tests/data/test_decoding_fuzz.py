@@ -66,11 +66,11 @@ def check(data: bytes) -> None:
     start = time.monotonic()
     for read in (decode, lambda x: decode(x, min_side=32), lambda x: thumbnail(x, 64)):
         try:
-            found = read(data)
+            result = read(data)
         except UnreadableImage as error:
             assert error.reason and "\n" not in str(error)
         else:
-            assert isinstance(found, bytes) or (found.dtype == np.uint8 and found.ndim == 3 and found.shape[2] == 3)
+            assert isinstance(result, bytes) or (result.dtype == np.uint8 and result.ndim == 3 and result.shape[2] == 3)
     assert time.monotonic() - start < 20
 
 

@@ -31,14 +31,14 @@ def test_finds_what_looking_at_every_pair_finds(seed: int) -> None:
         hashes[60 + row] = flipped(int(hashes[row % 20]), bits)
         if rng.random() < 0.7:
             thumbs[60 + row] = thumbs[row % 20]
-    found, unsearched = near_duplicates.near_pairs(hashes, thumbs)
-    wanted = naive.near_pairs(hashes, thumbs, near_duplicates.DISTANCE, near_duplicates.ALIKE)
+    result, unsearched = near_duplicates.near_pairs(hashes, thumbs)
+    expected = naive.near_pairs(hashes, thumbs, near_duplicates.DISTANCE, near_duplicates.ALIKE)
     assert unsearched == 0
-    assert {(i, j) for i, j, _ in found} <= wanted
-    assert len({(i, j) for i, j, _ in found}) == len(found)
+    assert {(i, j) for i, j, _ in result} <= expected
+    assert len({(i, j) for i, j, _ in result}) == len(result)
     # Rows with equal hashes hang on one of them, so groups are compared, not every pair.
-    assert near_duplicates.groups(120, found) == naive.groups(120, wanted)
-    for i, j, score in found[:20]:
+    assert near_duplicates.groups(120, result) == naive.groups(120, expected)
+    for i, j, score in result[:20]:
         assert score == pytest.approx(naive.correlation(thumbs[i], thumbs[j]), abs=1e-5)
 
 
@@ -76,7 +76,7 @@ def test_find_duplicates_in_another_size_and_quality_are_near() -> None:
     assert near_duplicates.groups(36, pairs) == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(12)]
 
 
-def test_flat_images_are_told_apart_from_faint_ones() -> None:
+def test_flat_images_are_distinguished_from_faint_ones() -> None:
     even = np.full((40, 40, 3), 200, np.uint8)
     faint = even.copy()
     faint[10:30, 10:30] = 180

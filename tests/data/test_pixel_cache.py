@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 from tests import helpers
 
-from lookalike.core import folders
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError
 from lookalike.data import pixel_cache
 from lookalike.data.decoding import shrink
@@ -57,7 +57,7 @@ def test_made_once(table: Table, monkeypatch: pytest.MonkeyPatch, home: Path) ->
     monkeypatch.setattr(pixel_cache, "shrink", None)  # a second decode would fail
     second = PixelCache(table, 32)
     assert second.folder == first.folder
-    assert folders.cache_entries()[0][3] > 1  # marked as used
+    assert artifacts.entries()[0][3] > 1  # marked as used
     np.testing.assert_array_equal(second.get(3), first.get(3))
 
 
@@ -77,12 +77,27 @@ def test_never_stale(table: Table, home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(entries(home)) == 5
 
 
-@pytest.mark.parametrize("name", ["pixels.bin", "sizes.npy", "about.json"])
+@pytest.mark.parametrize("name", ["pixels.bin", "sizes.npy", "checksums.npy", "info.json"])
 def test_a_damaged_entry_is_made_again(table: Table, name: str) -> None:
-    wanted = np.array(PixelCache(table, 32).get(2))
+    expected = np.array(PixelCache(table, 32).get(2))
     file = PixelCache(table, 32).folder / name
     file.write_bytes(file.read_bytes()[:-7])
-    np.testing.assert_array_equal(PixelCache(table, 32).get(2), wanted)
+    np.testing.assert_array_equal(PixelCache(table, 32).get(2), expected)
+
+
+@pytest.mark.parametrize("big", [0, 10**9])
+def test_a_flipped_bit_is_noticed(table: Table, home: Path, monkeypatch: pytest.MonkeyPatch, big: int) -> None:
+    """At once, or in a large file when the image is read."""
+    monkeypatch.setattr(artifacts, "BIG", big)
+    expected = np.array(PixelCache(table, 32).get(2))
+    file = PixelCache(table, 32).folder / "pixels.bin"
+    data = bytearray(file.read_bytes())
+    data[PixelCache(table, 32).offsets[2] + 5] ^= 1
+    file.write_bytes(data)
+    if not big:
+        with pytest.raises(LookalikeError, match="damaged on disk"):
+            list(PixelCache(table, 32))
+    np.testing.assert_array_equal(PixelCache(table, 32).get(2), expected)
 
 
 def test_unreadable_images_are_named_and_nothing_is_left(table: Table, home: Path) -> None:
@@ -101,7 +116,9 @@ def test_unreadable_images_are_named_and_nothing_is_left(table: Table, home: Pat
     assert entries(home) == []
 
 
-def test_too_little_space_is_said_before_the_work(table: Table, monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_too_little_space_is_reported_before_the_work(
+    table: Table, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
     monkeypatch.setattr("lookalike.core.files.free_bytes", lambda path: 1000)
     monkeypatch.setattr(pixel_cache, "shrink", None)
     with pytest.raises(LookalikeError, match="needs about"):

@@ -65,10 +65,10 @@ def test_plain_changes_are_those_of_torchvision(magnitude):
         values, signed = space[theirs]
         size = float(values[magnitude]) if values.ndim else 0.0
         for sign in (1, -1):
-            given = sign * size if signed else size
-            wanted = autoaugment._apply_op(image, theirs, given, InterpolationMode.NEAREST, None)
-            found = augmentation.PLAIN_CHANGES[ours](image, sign * magnitude / 30)
-            assert np.array_equal(np.array(found), np.array(wanted)), (ours, sign)
+            change = sign * size if signed else size
+            expected = autoaugment._apply_op(image, theirs, change, InterpolationMode.NEAREST, None)
+            result = augmentation.PLAIN_CHANGES[ours](image, sign * magnitude / 30)
+            assert np.array_equal(np.array(result), np.array(expected)), (ours, sign)
 
 
 def test_plain_changes_are_always_made_and_drawn_evenly():
@@ -95,6 +95,6 @@ def test_erasing_paints_one_box_in_the_mean_color():
 
 
 @pytest.mark.parametrize("text", ["rand", "rand-m11", "auto-m9", "rand-m9-mstd", "rand-tv31", "rand-tv9-mstd0.5"])
-def test_a_wrong_augmentation_is_one_sentence(text):
+def test_a_wrong_augmentation_gives_a_one_line_error(text):
     with pytest.raises(LookalikeError, match="is not an augmentation"):
         RandomView(PRE, rand_augment=text)

@@ -81,7 +81,7 @@ def test_the_name_is_the_folders_unless_given(tmp_path: Path, monkeypatch: pytes
 # --- mistakes ---
 
 
-def test_mistakes_are_answered_in_one_sentence(tmp_path: Path) -> None:
+def test_mistakes_are_answered_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     touch(tmp_path, "films/a.mp4", "films/b.nef", "heic/a.heic", "pic.jpg", "model.bin", "birds/a/1.jpg")
     (tmp_path / "no-path.csv").write_text("name,label\na.jpg,x\n")
@@ -91,7 +91,7 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "ragged.csv").write_text("path,label\na.jpg,x,y,z\n")
     (tmp_path / "prose.txt").write_text("Dear reader,\nthis is a letter.\n")
     (tmp_path / "blank.txt").write_text("\n")
-    wanted = {
+    expected = {
         "missing": "does not exist: give a folder of images or a table",
         "empty": "holds no images: it is empty",
         "films": r"holds no images that can be read \(skipped: 1 RAW, 1 video\)",
@@ -105,7 +105,7 @@ def test_mistakes_are_answered_in_one_sentence(tmp_path: Path) -> None:
         "prose.txt": "not a list of images: its first line reads `Dear reader",
         "blank.txt": "empty list",
     }
-    for name, sentence in wanted.items():
+    for name, sentence in expected.items():
         with pytest.raises(LookalikeError, match=sentence) as caught:
             read_table(tmp_path / name)
         assert "\n" not in str(caught.value) and name in str(caught.value), name
@@ -315,11 +315,11 @@ def test_shards_that_cannot_be_used(tmp_path: Path) -> None:
         read_table(tmp_path / "cut.tar")
     with pytest.raises(LookalikeError, match="hold no images"):
         read_table(shard(tmp_path / "none.tar", ("1.txt", b"x")))
-    with pytest.raises(LookalikeError, match="not whole JSON"):
+    with pytest.raises(LookalikeError, match="is not JSON"):
         read_table(shard(tmp_path / "json.tar", ("1.jpg", b"x"), ("1.json", b"{")))
 
 
-def test_a_shard_cut_between_two_images_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_cut_between_two_images_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = shard(tmp_path / "a.tar", ("1.jpg", b"x" * 2000), ("2.jpg", b"y" * 2000))
     assert len(read_table(path)) == 2 and capsys.readouterr().err == ""
     for cut in (2560, 2700):

@@ -506,13 +506,13 @@ def test_an_official_layout(tmp_path: Path, name: str, make: Any, check: Any) ->
     root = tmp_path / "set"
     root.mkdir()
     make(root)
-    told, named = read_table(root), read_table(root, layout=name)
-    assert told.notes["layout"] == name
-    assert told.fingerprint() == named.fingerprint()
-    check(told)
-    for i in range(len(told)):
-        assert told.open_bytes(i) == b"x"
-    assert column(told, "size") == [1] * len(told)
+    message, named = read_table(root), read_table(root, layout=name)
+    assert message.notes["layout"] == name
+    assert message.fingerprint() == named.fingerprint()
+    check(message)
+    for i in range(len(message)):
+        assert message.open_bytes(i) == b"x"
+    assert column(message, "size") == [1] * len(message)
 
 
 def test_every_layout_has_its_case() -> None:
@@ -571,7 +571,7 @@ def test_validation_images_without_their_list(tmp_path: Path) -> None:
         read_table(tmp_path)
 
 
-def test_in_shop_boxes_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_in_shop_boxes_are_read_when_requested(tmp_path: Path) -> None:
     in_shop(tmp_path)
     table = read_table(tmp_path, layout="in-shop-boxes")
     assert [table.box(i) for i in range(3)] == [(5, 10, 200, 250), (5, 10, 200, 251), (5, 10, 200, 252)]
@@ -620,7 +620,7 @@ def test_a_split_may_be_called_as_its_publishers_do(tmp_path: Path) -> None:
         (grocery, "train.txt", ", 1, 0", "", "laid out as Grocery Store"),
     ],
 )
-def test_a_shortened_list_is_answered_in_one_sentence(
+def test_a_shortened_list_is_answered_in_one_line(
     tmp_path: Path, make: Any, file: str, old: str, new: str, sentence: str
 ) -> None:
     path = make(tmp_path) / file

@@ -77,10 +77,12 @@ def test_too_few_classes_shrink_the_batch_with_a_note(capsys):
     sampler = PKSampler(labels_of([4, 4, 4]), classes=32, images=4)
     assert (sampler.classes, sampler.size) == (3, 12)
     assert "batches hold 3 classes, not 32" in capsys.readouterr().err
+    PKSampler(labels_of([4, 4, 4]), classes=32, images=4, warn_if_fewer=False)  # a default that nobody chose
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("counts", [[5], [5, 1, 1], [1, 1, 1]])
-def test_one_class_or_only_single_images_is_one_sentence(counts):
+def test_one_class_or_only_single_images_gives_a_one_line_error(counts):
     with pytest.raises(LookalikeError, match="training needs at least 2"):
         PKSampler(labels_of(counts), classes=2, images=2)
 

@@ -46,8 +46,8 @@ def test_heic_is_a_image_only_where_it_can_be_read(
     monkeypatch.setattr(scanning, "heif_readable", lambda: False)
     table = read_table(tmp_path)
     assert table.notes["skipped"] == {"HEIC": 2}
-    said = capsys.readouterr().err
-    assert said.count("2 HEIC images were skipped") == 1 and "lookalike[heif]" in said
+    printed = capsys.readouterr().err
+    assert printed.count("2 HEIC images were skipped") == 1 and "lookalike[heif]" in printed
 
 
 def test_folders_named_like_images_are_entered_and_pipes_passed_over(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_saved_and_loaded_again(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t.parquet").num_rows == 3
 
 
-def test_a_newer_format_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_a_newer_format_is_refused_in_one_line(tmp_path: Path) -> None:
     arrow = sample().arrow.replace_schema_metadata(
         {b"lookalike": json.dumps({"format": 99, "kind": "table", "name": "x", "root": None, "notes": {}}).encode()}
     )

@@ -51,8 +51,8 @@ def test_it_is_upright_and_srgb() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     small = thumbnail(save(stored, "JPEG", quality=95, exif=exif, icc_profile=profile("bgr")), 60, quality=95)
-    wanted = np.asarray(Image.fromarray(SCENE[..., ::-1]).resize((60, 40), Image.Resampling.BICUBIC))
-    assert away(decode(small), wanted) < 4
+    expected = np.asarray(Image.fromarray(SCENE[..., ::-1]).resize((60, 40), Image.Resampling.BICUBIC))
+    assert away(decode(small), expected) < 4
 
 
 def test_size_box_and_quality() -> None:

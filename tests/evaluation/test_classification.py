@@ -21,19 +21,19 @@ def samples(spread: float = 0.7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_it_is_a_plain_majority() -> None:
     rows, labels, known = samples()
-    found = retriever_knn(rows, labels, known, ~known)
+    result = retriever_knn(rows, labels, known, ~known)
     right = []
     for i in np.flatnonzero(~known):
-        near = sorted(np.flatnonzero(known), key=lambda j: -float(rows[j] @ rows[i]))[: found.k]
+        near = sorted(np.flatnonzero(known), key=lambda j: -float(rows[j] @ rows[i]))[: result.k]
         votes = Counter(labels[near].tolist())
         most = {c for c, n in votes.items() if n == max(votes.values())}
         alike = {c: sum(float(rows[j] @ rows[i]) for j in near if labels[j] == c) for c in most}
         right.append(max(alike, key=lambda c: alike[c]) == labels[i])
-    assert found.accuracy.value == pytest.approx(np.mean(right))
-    assert found.accuracy.low <= found.accuracy.value <= found.accuracy.high
+    assert result.accuracy.value == pytest.approx(np.mean(right))
+    assert result.accuracy.low <= result.accuracy.value <= result.accuracy.high
 
 
-def test_k_is_chosen_without_the_asked_images() -> None:
+def test_k_is_chosen_without_the_query_images() -> None:
     rows, labels, known = samples()
     other = labels.copy()
     other[~known] = (other[~known] + 1) % 4

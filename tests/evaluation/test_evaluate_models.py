@@ -14,7 +14,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.report_blocks import Section
 from lookalike.core.run import Run
 from lookalike.data import read_table
-from lookalike.evaluation import compare, evaluate, evaluate_models
+from lookalike.evaluation import compare, evaluate, evaluate_models, training_overlap
 from tests.helpers import make_images
 
 
@@ -60,24 +60,25 @@ GOOD, BAD = Colors("good", noise=0.5), Colors("bad", noise=3.0)
 
 
 def test_evaluate_measures_and_says_so(folder):
-    found = evaluate(data=folder, model=GOOD, nmi=True)
-    document = json.loads(json.dumps(found.to_json()))
+    result = evaluate(data=folder, model=GOOD, nmi=True)
+    document = json.loads(json.dumps(result.to_json()))
     assert document["queries"] == 48 and document["mode"] == "leave-one-out" and document["classes"] == 6
     assert 0.5 < document["metrics"]["recall@1"]["value"] <= 1 and 0 < document["nmi"] <= 1
     assert document["verification"]["equal_error"] < 0.5
-    assert "mAP@1000" in str(found) and found.verdict in str(found) and found.verdict in found._repr_html_()
+    assert "mAP@1000" in str(result) and result.verdict in str(result) and result.verdict in result._repr_html_()
     assert "baseline" not in document
 
 
 def test_compare_says_which_is_better(folder):
-    found = compare(data=folder, a=BAD, b=GOOD)
-    assert found.verdict.startswith("good is better than bad: recall@1") and "p = 0.0" in found.verdict
-    assert found.to_json()["differences"]["recall@1"]["difference"] > 0
+    result = compare(data=folder, a=BAD, b=GOOD)
+    assert result.verdict.startswith("good is better than bad: recall@1") and "p = 0.0" in result.verdict
+    assert result.to_json()["differences"]["recall@1"]["difference"] > 0
     back = compare(data=folder, a=GOOD, b=BAD)
     assert back.verdict.startswith("bad is worse than good")
-    assert back.differences["map@r"].difference == pytest.approx(-found.differences["map@r"].difference)
+    assert back.differences["map@r"].difference == pytest.approx(-result.differences["map@r"].difference)
     same = compare(data=folder, a=GOOD, b=GOOD)
     assert same.verdict.startswith("No difference was found") and same.differences["recall@1"].p == 1
+    assert same.note == "Both are the same model."
 
 
 @pytest.fixture
@@ -93,20 +94,33 @@ def trained(folder, tmp_path, monkeypatch):
 
 
 def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
-    found = compare(data=folder, a=BAD, b=trained, out=tmp_path / "out")
-    points = 100 * found.differences["recall@1"].difference
-    said = f"32 of these 48 images trained good; on the other 16: {points:+.1f} points of recall@1."
-    assert said in str(found).splitlines() and found.to_json()["note"] == said and said in found._repr_html_()
-    assert set(found.table.column("label")) == {"class-04", "class-05"}
+    result = compare(data=folder, a=BAD, b=trained, out=tmp_path / "out")
+    points = 100 * result.differences["recall@1"].difference
+    message = f"32 of these 48 images trained good; on the other 16: {points:+.1f} points of recall@1."
+    assert (
+        message in str(result).splitlines() and result.to_json()["note"] == message and message in result._repr_html_()
+    )
+    assert set(result.table.column("label")) == {"class-04", "class-05"}
     document = Run(tmp_path / "out").result
-    assert document["note"] == said and document["training_overlap"]["trained"] == 32
-    assert Run(tmp_path / "out").read_sections()["verdict"]["blocks"][0]["line"] == said
+    assert document["note"] == message and document["training_overlap"]["trained"] == 32
+    assert Run(tmp_path / "out").read_sections()["verdict"]["blocks"][0]["line"] == message
     alone = evaluate(data=folder, model=trained)
-    assert "on the other 16: recall@1 " in alone.note and len(alone.table) == 16
+    assert alone.note == "32 of these 48 images trained good; measured on the other 16." and len(alone.table) == 16
     assert len(evaluate(data=folder, model=BAD, baseline=trained).table) == 16, "the baseline's count too"
     every = compare(data=folder, a=BAD, b=trained, all=True)
     assert len(every.table) == 48 and "32 of these 48 images trained good, so its figures" in str(every)
     assert evaluate(data=folder, model=BAD).note == ""
+
+
+def test_a_run_that_kept_its_starting_model_was_trained_on_nothing(folder, trained):
+    Run(trained).write_result(selected="starting model")
+    every = evaluate(data=folder, model=trained)
+    assert every.note == "" and len(every.table) == 48
+    assert len(evaluate(data=folder, model=trained, split="test").table) == 16, "its split is known all the same"
+    assert training_overlap.training_images(trained) == frozenset()
+    (trained / "trained").mkdir()
+    beside = training_overlap.known_images(trained / "trained")
+    assert beside is not None and set(beside.made.values()) == {"train", "val"}, "the trained model beside it"
 
 
 def test_the_split_of_the_run_is_known_for_a_folder(folder, trained, tmp_path):
@@ -127,11 +141,11 @@ def test_images_of_the_table_s_train_split_still_classify(folder, trained):
     split = np.where(np.arange(len(table)) % 8 < 4, "train", "test")
     run = Run(trained)
     table.with_column("split", split).save(run.path / "table.parquet")
-    found = evaluate(data=table.with_column("split", split), model=trained, knn=True)
-    assert (found.classification.train, found.classification.test) == (24, 24) and len(found.table) == 24
+    result = evaluate(data=table.with_column("split", split), model=trained, knn=True)
+    assert (result.classification.train, result.classification.test) == (24, 24) and len(result.table) == 24
 
 
-def test_unknown_training_images_are_said(folder):
+def test_unknown_training_images_are_reported(folder):
     model = Colors("tuned", noise=0.5)
     model.parent = "a" * 32
     assert "It is not known which images trained tuned." in str(evaluate(data=folder, model=model))
@@ -146,30 +160,30 @@ def test_too_few_images_that_did_not_train(folder, trained):
 def test_sections_are_kept_in_a_run(folder, tmp_path):
     evaluate(data=folder, model=GOOD, baseline=BAD, out=tmp_path / "run")
     run = Run(tmp_path / "run")
-    found = {name: Section.model_validate(document) for name, document in run.read_sections().items()}
-    assert set(found) == {"verdict", "table", "worst", "calibration", "verification", "map", "changed", "classes"}
-    assert [found[n].order for n in ("verdict", "table", "changed", "worst", "calibration", "classes", "map")] == [
+    result = {name: Section.model_validate(document) for name, document in run.read_sections().items()}
+    assert set(result) == {"verdict", "table", "worst", "calibration", "verification", "map", "changed", "classes"}
+    assert [result[n].order for n in ("verdict", "table", "changed", "worst", "calibration", "classes", "map")] == [
         10, 20, 30, 40, 50, 70, 80,
     ]  # fmt: skip
-    assert found["verdict"].blocks[0].tone == "better"
+    assert result["verdict"].blocks[0].tone == "better"
     stored = {p.name for p in (run.path / "sections" / "images").iterdir()}
-    fixed = found["changed"].blocks[0]
+    fixed = result["changed"].blocks[0]
     hits = [hit for row in fixed.rows for lists in row.lists for hit in lists.hits]
     assert hits and {h.image.file for h in hits} <= stored
     for row in fixed.rows:  # a fixed query: the first hit was wrong, and is right now
         assert [lists.name for lists in row.lists] == ["bad", "good"]
         assert not row.lists[0].hits[0].ok and row.lists[1].hits[0].ok
-    worst, best = found["worst"].blocks
+    worst, best = result["worst"].blocks
     assert "confused with class-" in worst.rows[0].note and len(worst.rows) == len(best.rows) == 12
     for block in (worst, best):
         labels = [row.query.label for row in block.rows]
         assert all(labels.count(label) <= 2 for label in labels), "at most two of a class"
     assert not {row.query.file for row in worst.rows} & {row.query.file for row in best.rows}
-    assert len(found["map"].blocks[0].panels) == 2 and len(found["map"].blocks[0].codes) == 48
-    arrows = found["classes"].blocks[0].rows
+    assert len(result["map"].blocks[0].panels) == 2 and len(result["map"].blocks[0].codes) == 48
+    arrows = result["classes"].blocks[0].rows
     assert len(arrows) == 6 and all(0 <= row.low <= row.after <= row.high <= 1 for row in arrows)
     assert all(row.high - row.low > 0.1 for row in arrows), "eight images are never certain"
-    grid = found["table"].blocks[0]
+    grid = result["table"].blocks[0]
     assert "mAP@1000 (ooDML)" in [row[0] for row in grid.rows] and "authors compute it" in grid.note
     assert run.result["differences"]["recall@1"]["low"] > 0
 
@@ -179,8 +193,8 @@ def test_an_unreadable_image_is_named_and_left_out(folder, tmp_path):
 
     shutil.copytree(folder, tmp_path / "shop")
     (tmp_path / "shop" / "class-00" / "0.jpg").write_bytes(b"no image")
-    found = evaluate(data=tmp_path / "shop", model=GOOD, baseline=BAD)
-    assert len(found.table) == 47 and [f["index"] for f in found.to_json()["unreadable"]] == [0]
+    result = evaluate(data=tmp_path / "shop", model=GOOD, baseline=BAD)
+    assert len(result.table) == 47 and [f["index"] for f in result.to_json()["unreadable"]] == [0]
 
 
 def test_query_gallery_split_and_copies(folder):
@@ -208,8 +222,8 @@ def test_several_labels_a_image(folder, tmp_path):
     table = read_table(folder)
     codes, _ = table.labels()
     several = table.with_column("label", [[f"a{c}", f"b{c % 2}"] for c in codes])
-    found = evaluate(data=several, model=GOOD, out=tmp_path / "run")
-    assert (found.model.result.relevant == 23).all() and found.model.calibration is None
+    result = evaluate(data=several, model=GOOD, out=tmp_path / "run")
+    assert (result.model.result.relevant == 23).all() and result.model.calibration is None
     assert set(Run(tmp_path / "run").read_sections()) == {"verdict", "table"}
 
 
@@ -221,7 +235,7 @@ def test_several_labels_a_image(folder, tmp_path):
         ({"split": "tset"}, "tset"),
     ],
 )
-def test_mistakes_are_one_sentence(folder, options, words):
+def test_mistakes_give_one_line_errors(folder, options, words):
     with pytest.raises(LookalikeError, match=words):
         evaluate(data=read_table(folder), model=GOOD, **options)
 
@@ -234,19 +248,19 @@ def test_classes_of_one_image_are_answered(folder):
 
 
 def test_neighbors_and_a_probe_name_images_they_have_not_seen(folder):
-    found = evaluate(data=folder, model=GOOD, baseline=BAD, knn=True, probe=True)
-    said = found.to_json()["classification"]
-    assert (said["train"], said["test"]) == (36, 12)  # a fifth of each 8, rounded
-    worse = found.baseline.classification
-    assert said["knn"]["value"] > worse.knn.value and said["probe"]["low"] <= said["probe"]["value"] <= 1
-    assert "k-NN accuracy" in str(found) and "Linear probe accuracy" in str(found)
+    result = evaluate(data=folder, model=GOOD, baseline=BAD, knn=True, probe=True)
+    document = result.to_json()["classification"]
+    assert (document["train"], document["test"]) == (36, 12)  # a fifth of each 8, rounded
+    worse = result.baseline.classification
+    assert document["knn"]["value"] > worse.knn.value and document["probe"]["low"] <= document["probe"]["value"] <= 1
+    assert "k-NN accuracy" in str(result) and "Linear probe accuracy" in str(result)
 
 
 def test_a_model_is_scored_as_a_retriever(folder, tmp_path):
-    found = evaluate(data=folder, model=GOOD, retriever=True, out=tmp_path / "run")
-    said = json.loads((tmp_path / "run" / "result.json").read_text())["classification"]["retriever"]
-    assert said["accuracy"]["value"] > 0.5 and str(said["k"]) in said["tried"]
-    assert "As a retriever: k-NN by majority" in str(found)
+    result = evaluate(data=folder, model=GOOD, retriever=True, out=tmp_path / "run")
+    document = json.loads((tmp_path / "run" / "result.json").read_text())["classification"]["retriever"]
+    assert document["accuracy"]["value"] > 0.5 and str(document["k"]) in document["tried"]
+    assert "As a retriever: k-NN by majority" in str(result)
     section = json.loads((tmp_path / "run" / "sections" / "retriever.json").read_text())
     assert [block["kind"] for block in section["blocks"]] == ["facts", "bars", "hits", "hits"]
     assert sum(row["value"] for row in section["blocks"][1]["rows"]) == 47, "one query against all others"
@@ -263,11 +277,14 @@ def test_the_split_says_who_is_known(folder):
     part = np.array(["train", "train", "train", "train", "val", "val", "test", "test"] * 6)
     parted = table.with_column("split", part)
     still = Colors("still")
-    said = evaluate(data=parted, model=still, split="val", knn=True)
-    assert (said.classification.train, said.classification.test) == (24, 12) and said.classification.probe is None
-    assert said.to_json()["queries"] == 12  # retrieval is among the images of the split alone
+    document = evaluate(data=parted, model=still, split="val", knn=True)
+    assert (document.classification.train, document.classification.test) == (
+        24,
+        12,
+    ) and document.classification.probe is None
+    assert document.to_json()["queries"] == 12  # retrieval is among the images of the split alone
     alone = evaluate(data=parted, model=still, split="val")
-    assert alone.to_json()["metrics"] == said.to_json()["metrics"]
+    assert alone.to_json()["metrics"] == document.to_json()["metrics"]
     assert evaluate(data=parted, model=GOOD, probe=True).classification.test == 12  # the test images
     apart = table.with_column("split", np.repeat(["train", "train", "train", "test", "test", "test"], 8))
     with pytest.raises(LookalikeError, match="no class in both train and test"):
@@ -275,7 +292,7 @@ def test_the_split_says_who_is_known(folder):
 
 
 def test_figures_of_every_class_and_query_are_kept(folder, tmp_path):
-    found = evaluate(data=folder, model=GOOD, recall_at=(5,), out=tmp_path / "run")
+    result = evaluate(data=folder, model=GOOD, recall_at=(5,), out=tmp_path / "run")
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert document["per_class"]["class-03"]["count"] == 8
     with (tmp_path / "run" / "queries.csv").open() as file:
@@ -285,4 +302,4 @@ def test_figures_of_every_class_and_query_are_kept(folder, tmp_path):
     assert mean == pytest.approx(document["metrics"]["recall@1"]["value"])  # there though only 5 was asked for
     sections = Run(tmp_path / "run").read_sections()
     assert len(sections["classes"]["blocks"][0]["rows"]) == 6
-    assert sections["verification"]["blocks"][0]["marks"][0]["x"] == found.verification.best_threshold
+    assert sections["verification"]["blocks"][0]["marks"][0]["x"] == result.verification.best_threshold

@@ -61,13 +61,13 @@ def test_error_rates_agree_with_the_loops(seed):
     rng = np.random.default_rng(seed)
     same = rng.random(200) < 0.4
     scores = np.round(rng.standard_normal(200) + same, 1)  # ties
-    found = error_rates(scores, same)
-    for threshold, far, frr in zip(found.thresholds, found.false_accept, found.false_reject, strict=True):
+    result = error_rates(scores, same)
+    for threshold, far, frr in zip(result.thresholds, result.false_accept, result.false_reject, strict=True):
         assert (far, frr) == pytest.approx(naive.error_rates(scores, same, threshold))
     every = [naive.error_rates(scores, same, t) for t in [*np.unique(scores), np.inf]]
-    assert found.accuracy == pytest.approx(1 - min(sum(rates) / 2 for rates in every))
-    assert sum(naive.error_rates(scores, same, found.best_threshold)) / 2 == pytest.approx(1 - found.accuracy)
-    assert min(max(rates) for rates in every) >= found.equal_error >= max(min(rates) for rates in every) - 1e-12
+    assert result.accuracy == pytest.approx(1 - min(sum(rates) / 2 for rates in every))
+    assert sum(naive.error_rates(scores, same, result.best_threshold)) / 2 == pytest.approx(1 - result.accuracy)
+    assert min(max(rates) for rates in every) >= result.equal_error >= max(min(rates) for rates in every) - 1e-12
 
 
 def test_verification_of_parted_and_of_equal_scores():
@@ -124,17 +124,17 @@ def test_kmeans_agrees_with_scikit_learn():
 def test_weighted_knn_agrees_with_the_loops(k):
     rows, labels = clusters(spread=1.5)
     train, test = np.arange(0, 180, 2), np.arange(1, 180, 2)
-    found = weighted_knn(rows[train], labels[train], rows[test], labels[test], k=(k, 3))
+    result = weighted_knn(rows[train], labels[train], rows[test], labels[test], k=(k, 3))
     expected = naive.weighted_knn(rows[train], labels[train].tolist(), rows[test], k, 0.07)
-    assert found.predicted[k].tolist() == expected
-    assert found.accuracy[k] == pytest.approx(np.mean(np.array(expected) == labels[test]))
-    assert set(found.accuracy) == {k, 3}
+    assert result.predicted[k].tolist() == expected
+    assert result.accuracy[k] == pytest.approx(np.mean(np.array(expected) == labels[test]))
+    assert set(result.accuracy) == {k, 3}
 
 
 def test_weighted_knn_takes_names_and_small_sets():
     names = np.array(["b", "a", "c"])
-    found = weighted_knn(np.eye(3), names, np.eye(3)[:2], ["b", "zebra"], k=20)
-    assert found.accuracy[20] == 0.5
+    result = weighted_knn(np.eye(3), names, np.eye(3)[:2], ["b", "zebra"], k=20)
+    assert result.accuracy[20] == 0.5
     with pytest.raises(LookalikeError, match="k of at least 1"):
         weighted_knn(np.eye(3), names, np.eye(3), names, k=0)
 
@@ -142,9 +142,9 @@ def test_weighted_knn_takes_names_and_small_sets():
 def test_linear_probe_learns_what_is_linear():
     rows, labels = clusters(spread=0.9, each=60)
     train, test = np.arange(0, len(rows), 2), np.arange(1, len(rows), 2)
-    found = linear_probe(rows[train], labels[train], rows[test], labels[test])
-    assert 0.7 < found.accuracy <= 1.0 and found.accuracy == pytest.approx(found.correct.mean())
-    assert found.tried[found.weight_decay] == max(found.tried.values())
+    result = linear_probe(rows[train], labels[train], rows[test], labels[test])
+    assert 0.7 < result.accuracy <= 1.0 and result.accuracy == pytest.approx(result.correct.mean())
+    assert result.tried[result.weight_decay] == max(result.tried.values())
     sklearn = pytest.importorskip("sklearn.linear_model")
     x = (rows - rows[train].mean(axis=0)) / np.sqrt(np.square(rows[train] - rows[train].mean(axis=0)).mean())
     peer = sklearn.LogisticRegression(C=1 / (1e-3 * len(train)), max_iter=2000, tol=1e-8).fit(x[train], labels[train])

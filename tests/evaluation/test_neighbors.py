@@ -44,9 +44,9 @@ def test_scores_too_close_to_screen(monkeypatch):
     made = []
     doubles = ranks._DoubleProducts
     monkeypatch.setattr(ranks, "_DoubleProducts", lambda *sides: made.append(1) or doubles(*sides))
-    found = top_k(rows[:20], rows, 5)
+    result = top_k(rows[:20], rows, 5)
     assert made
-    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_array_equal(result[1], expected[1])
 
 
 def test_equal_rows_are_found():
@@ -61,7 +61,7 @@ def test_more_wanted_than_there_is():
     assert np.isneginf(scores[index < 0]).all()
 
 
-def test_nothing_to_ask_and_nowhere_to_look():
+def test_nothing_to_search_by_and_nowhere_to_search():
     assert top_k(np.empty((0, 3)), np.ones((4, 3)), 2)[1].shape == (0, 2)
     assert top_k(np.ones((2, 3)), np.empty((0, 3)), 2)[1].tolist() == [[-1, -1], [-1, -1]]
 
@@ -74,7 +74,7 @@ def test_nothing_to_ask_and_nowhere_to_look():
         (np.ones((1, 2)), np.ones((2, 2)), 0, "at least 1"),
     ],
 )
-def test_mistakes_are_one_sentence(queries, gallery, k, words):
+def test_mistakes_give_one_line_errors(queries, gallery, k, words):
     with pytest.raises(LookalikeError, match=words):
         top_k(queries, gallery, k)
 

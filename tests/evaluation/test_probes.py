@@ -14,7 +14,7 @@ from lookalike.models import Embedder
 from tests import helpers
 
 
-def test_a_share_of_every_class_at_least_one():
+def test_a_fraction_of_every_class_at_least_one():
     labels = np.repeat([0, 1, 2, -1], [200, 50, 3, 40])
     rows = probes.sample_labels(labels, 0.1, 0)
     assert [int((labels[rows] == code).sum()) for code in (0, 1, 2, -1)] == [20, 5, 1, 0]
@@ -31,13 +31,13 @@ def table(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "fraction", "labeled", "wanted"),
+    ("schedule", "fraction", "labeled", "expected"),
     [
         (probes.FEW_LABELS, 0.5, 18, {0: (0.002, 0.5), 11: (0.002, 0.5), 12: (0.0004, 0.1), 16: (8e-5, 0.02)}),
         (probes.LINEAR, 1.0, 36, {0: (0, 0.3), 59: (0, 0.3), 60: (0, 0.03), 80: (0, 0.003)}),
     ],
 )
-def test_the_schedules_are_the_papers_and_the_model_stays(schedule, fraction, labeled, wanted, table, monkeypatch):
+def test_the_schedules_are_the_papers_and_the_model_stays(schedule, fraction, labeled, expected, table, monkeypatch):
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
     before, rates, moved = model.fingerprint(), [], []
     usual = torch.optim.SGD.step
@@ -51,7 +51,7 @@ def test_the_schedules_are_the_papers_and_the_model_stays(schedule, fraction, la
     monkeypatch.setattr(torch.optim.SGD, "step", watch)
     labels = table.labels()[0]
     known = np.arange(len(table)) % 8 < 6
-    found = probes.fine_tune(
+    result = probes.fine_tune(
         model,
         table.take(known),
         labels[known],
@@ -61,10 +61,10 @@ def test_the_schedules_are_the_papers_and_the_model_stays(schedule, fraction, la
         schedule=schedule,
         seed=0,
     )
-    assert found.labeled == labeled and 0 <= found.top1 <= found.top5 <= 1 and found.top5 > 0.5
-    assert {epoch: tuple(rates[epoch]) for epoch in wanted} == {e: pytest.approx(r) for e, r in wanted.items()}
+    assert result.labeled == labeled and 0 <= result.top1 <= result.top5 <= 1 and result.top5 > 0.5
+    assert {epoch: tuple(rates[epoch]) for epoch in expected} == {e: pytest.approx(r) for e, r in expected.items()}
     assert len(rates) == schedule.epochs and model.fingerprint() == before
-    assert any(moved) != found.linear  # a linear classifier leaves the network alone
+    assert any(moved) != result.linear  # a linear classifier leaves the network alone
 
 
 def naive_precision(scores, relevant):
@@ -99,28 +99,28 @@ def blobs(seed: int, count: int = 40):
 
 def test_machines_learn_several_labels_and_lengths_do_not_matter():
     train, test = blobs(0, 120), blobs(1, 60)
-    found = linear_svm(*train, *test)
-    assert set(found.precision) == {0, 1, 2} and found.map > 0.8
+    result = linear_svm(*train, *test)
+    assert set(result.precision) == {0, 1, 2} and result.map > 0.8
     longer = linear_svm(train[0] * 7, train[1], test[0] * 3, test[1])
-    assert longer.map == pytest.approx(found.map, abs=0.01)
+    assert longer.map == pytest.approx(result.map, abs=0.01)
     noise = np.random.default_rng(2).normal(size=train[0].shape).astype(np.float32)
-    assert linear_svm(noise, train[1], test[0], test[1]).map < found.map - 0.2
+    assert linear_svm(noise, train[1], test[0], test[1]).map < result.map - 0.2
 
 
 def test_it_is_scikit_learns_machine_with_the_papers_constants():
     from sklearn.svm import LinearSVC
 
     (x, y), (u, v) = blobs(0, 80), blobs(1, 40)
-    unit, asked = (r / (np.linalg.norm(r, axis=1, keepdims=True) + 1e-5) for r in (x, u))
+    unit, queries = (r / (np.linalg.norm(r, axis=1, keepdims=True) + 1e-5) for r in (x, u))
     machine = LinearSVC(C=0.5, class_weight={1: 2, 0: 1}, tol=1e-4, max_iter=2000, random_state=0).fit(unit, y[:, 1])
-    wanted = naive_precision(machine.decision_function(asked), v[:, 1])
-    assert linear_svm(x, y, u, v).precision[1] == pytest.approx(wanted, abs=1e-6)
+    expected = naive_precision(machine.decision_function(queries), v[:, 1])
+    assert linear_svm(x, y, u, v).precision[1] == pytest.approx(expected, abs=1e-6)
 
 
 def test_few_shots():
     train, test = blobs(0, 200), blobs(1, 80)
-    found = low_shot_svm(*train, *test, shots=(1, 16))
-    assert found[16] > found[1] and found == low_shot_svm(*train, *test, shots=(1, 16))
+    result = low_shot_svm(*train, *test, shots=(1, 16))
+    assert result[16] > result[1] and result == low_shot_svm(*train, *test, shots=(1, 16))
 
 
 def test_nothing_to_tell_apart():

@@ -93,8 +93,8 @@ def test_many_rows_by_landmarks(monkeypatch):
     places = projection.tsne(rows, pca(rows, 2), progress=steps.append)
     again = projection.tsne(rows, pca(rows, 2))
     np.testing.assert_array_equal(places, again)
-    kept = neighbor_preservation(rows, places)
-    assert kept[1] > 0.75 * whole[1] > neighbor_preservation(rows, pca(rows, 2))[1]
+    preserved = neighbor_preservation(rows, places)
+    assert preserved[1] > 0.75 * whole[1] > neighbor_preservation(rows, pca(rows, 2))[1]
     assert steps == sorted(steps) and steps[-1] == pytest.approx(1.0)
 
 

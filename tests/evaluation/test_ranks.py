@@ -32,17 +32,17 @@ def test_counting_gives_what_listing_gives(screen, sides, monkeypatch):
     seen = []
     finish = counting.Tally.finish
     monkeypatch.setattr(counting.Tally, "finish", lambda self: (seen.append(self), finish(self))[1])
-    given = task()
+    ranking_task = task()
     if sides == "two":
         order = np.random.default_rng(1).permutation(3000)
-        given = replace(given, query=order[:1400], gallery=order[1000:])  # some are on both sides
-    counted, unproved = ranks.ranks_by_counting(given)
-    listed = ranks.ranks_by_lists(given)
-    asked = ~unproved & (listed.relevant > 0)
+        ranking_task = replace(ranking_task, query=order[:1400], gallery=order[1000:])  # some are on both sides
+    counted, unproved = ranks.ranks_by_counting(ranking_task)
+    listed = ranks.ranks_by_lists(ranking_task)
+    queries = ~unproved & (listed.relevant > 0)
     assert unproved.sum() <= 2
     for name in ("relevant", "first", "precision", "precision_r", "hits_r", "authors"):
         np.testing.assert_allclose(
-            getattr(counted, name)[asked], getattr(listed, name)[asked], rtol=1e-12, err_msg=name
+            getattr(counted, name)[queries], getattr(listed, name)[queries], rtol=1e-12, err_msg=name
         )
     gone = seen[0].active < seen[0].slots.relevant
     assert gone.mean() > 0.3  # most queries have a hopeless item, and this was noticed
@@ -55,9 +55,9 @@ def test_scores_too_close_to_count_are_listed(monkeypatch):
     rng = np.random.default_rng(0)
     rows, labels = (1 + 1e-5 * rng.standard_normal((600, 8))).astype(np.float32), rng.integers(0, 150, size=600)
     everyone = np.arange(600)
-    given = RankingTask(rows, labels, everyone, everyone, top=50, depth=50)
-    assert ranks.ranks_by_counting(given)[1].all()
-    np.testing.assert_allclose(ranks.find_ranks(given).precision, ranks.ranks_by_lists(given).precision)
+    ranking_task = RankingTask(rows, labels, everyone, everyone, top=50, depth=50)
+    assert ranks.ranks_by_counting(ranking_task)[1].all()
+    np.testing.assert_allclose(ranks.find_ranks(ranking_task).precision, ranks.ranks_by_lists(ranking_task).precision)
 
 
 def test_the_ranks_do_not_depend_on_the_order_of_the_rows():
@@ -116,8 +116,8 @@ def test_single_products():
     left, right = rng.standard_normal((2, 30, 16)).astype(np.float32)
     row = np.sort(rng.integers(30, size=100))
     column = rng.integers(30, size=100)
-    found = screening.single_products(left, right, row, column)
-    np.testing.assert_allclose(found, (left[row] * right[column]).sum(axis=1), rtol=1e-5, atol=1e-5)
+    result = screening.single_products(left, right, row, column)
+    np.testing.assert_allclose(result, (left[row] * right[column]).sum(axis=1), rtol=1e-5, atol=1e-5)
 
 
 def test_tiles_cover_every_pair_once():

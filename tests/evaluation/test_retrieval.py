@@ -193,7 +193,7 @@ def test_per_class_means():
         (np.ones((3, 2)), [0, 0, 0], {"recall_at": (0,)}, "from 1 up"),
     ],
 )
-def test_mistakes_are_one_sentence(rows, labels, options, words):
+def test_mistakes_give_one_line_errors(rows, labels, options, words):
     with pytest.raises(LookalikeError, match=words):
         retrieval_metrics(rows, labels, **options)
 
@@ -236,7 +236,7 @@ def test_nan_among_texts_is_no_label():
     assert result.query_index.tolist() == [0, 1, 2, 5]
 
 
-def test_lengths_other_than_one_are_said_once(capsys):
+def test_lengths_other_than_one_are_reported_once(capsys):
     arrays._warn_of_lengths.cache_clear()
     rows = unit_rows(np.random.default_rng(0), 8, 4)
     retrieval_metrics(rows, [0, 0, 1, 1] * 2)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from lookalike.core import report_blocks as s
-from lookalike.evaluation.bootstrap import PairedDifference
-from lookalike.evaluation.verdicts import evaluation_verdict, training_verdict
+from lookalike.evaluation.bootstrap import Interval, PairedDifference
+from lookalike.evaluation.verdicts import comparison_verdict, evaluation_verdict, training_verdict
 
 
-def verdict(difference: tuple[float, float, float], kept: bool = True) -> s.Verdict:
-    value, low, high = difference
+def verdict(difference: tuple[float, float, float], use_trained: bool = True) -> s.Verdict:
+    change = PairedDifference(*difference, 0.0004)
     return training_verdict(
-        metric="recall@1",
-        before=s.Value(value=0.571),
-        after=s.Value(value=0.612),
-        change=PairedDifference(value, low, high, 0.0004),
-        images=5924,
-        kept=kept,
+        Interval(0.571, 0.55, 0.59), Interval(0.612, 0.6, 0.62), change, 5924, use_trained=use_trained
     )
 
 
@@ -30,9 +25,24 @@ def test_the_verdict_says_what_was_measured():
 
 def test_the_verdict_claims_no_gain_that_may_be_chance():
     assert "raised" not in verdict((0.041, -0.01, 0.09)).message
-    assert verdict((0.041, 0.029, 0.052), kept=False).message == "Training did not help; the starting model is kept."
+    assert (
+        verdict((0.041, 0.029, 0.052), use_trained=False).message
+        == "Training did not help; the starting model is kept."
+    )
 
 
 def test_the_verdict_of_one_model():
-    found = evaluation_verdict(metric="recall@1", value=s.Value(value=0.6, low=0.5, high=0.7), images=1200)
-    assert found.message == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."
+    judged = evaluation_verdict(Interval(0.6, 0.5, 0.7), 1200)
+    assert judged.message == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 queries."
+
+
+def test_the_verdict_on_two_models_and_its_card_say_the_same_in_points():
+    sides = Interval(0.6, 0.5, 0.7), Interval(0.56, 0.46, 0.66)
+    worse = comparison_verdict("a", "b", *sides, PairedDifference(-0.04, -0.06, -0.02, 0.002), 1200)
+    assert worse.message == (
+        "b is worse than a: recall@1 0.600 and 0.560 (−4.0 points, 95 % interval −6.0 to −2.0, p = 0.002) "
+        "on 1,200 queries."
+    )
+    assert worse.tone == "worse" and str(worse.figures[2].value) == "−4.0 points (−6.0 to −2.0)"
+    same = comparison_verdict("a", "b", *sides, PairedDifference(-0.04, -0.1, 0.02, 0.2), 1200)
+    assert same.message.startswith("No difference was found between a and b: ") and same.tone == "same"

@@ -39,9 +39,9 @@ def test_in_a_grid_search(model: Embedder, files: list[Path]) -> None:
 
 def test_what_it_gives(model: Embedder, files: list[Path]) -> None:
     transformer = ImageEmbedder(model, batch_size=5)
-    wanted = model.encode(files)
+    expected = model.encode(files)
     for given in (files, [str(f) for f in files], np.array([[str(f)] for f in files])):
-        np.testing.assert_allclose(transformer.fit_transform(given), wanted, atol=1e-6)
+        np.testing.assert_allclose(transformer.fit_transform(given), expected, atol=1e-6)
     assert list(transformer.get_feature_names_out())[:2] == ["imageembedder0", "imageembedder1"]
     assert len(transformer.get_feature_names_out()) == model.dim
     framed = transformer.set_output(transform="pandas").transform(files)

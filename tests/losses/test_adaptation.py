@@ -33,9 +33,9 @@ def test_labels_of_shot_leave_out_classes_nobody_predicted() -> None:
     features = torch.randn(40, 5, dtype=torch.float64, generator=generator)
     logits = torch.randn(40, 4, dtype=torch.float64, generator=generator)
     logits[:, 2] = -50.0
-    found = adaptation.shot_pseudo_labels(features, logits)
-    assert found.tolist() == naive.shot_labels(features.tolist(), logits.tolist())
-    assert 2 not in found.tolist() and len(set(found.tolist())) == 3
+    actual = adaptation.shot_pseudo_labels(features, logits)
+    assert actual.tolist() == naive.shot_labels(features.tolist(), logits.tolist())
+    assert 2 not in actual.tolist() and len(set(actual.tolist())) == 3
 
 
 def test_a_mean_over_earlier_batches_softens_one_sided_ones() -> None:

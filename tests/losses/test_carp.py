@@ -50,10 +50,10 @@ def logits(views: int, count: int, prototypes: int, name: str = "student", scale
 def test_the_vectors_of_the_spec(case, size, permutation, consistency, balance, pseudo):
     student, teacher = tensors(case)
     order = torch.tensor(permutation)
-    found = CARPLoss(size)(student, teacher, order)
-    assert found.consistency.item() == pytest.approx(consistency, abs=1e-6)
-    assert found.balance.item() == pytest.approx(balance, abs=1e-6)
-    assert found.loss.item() == pytest.approx(consistency + balance, abs=2e-6)
+    actual = CARPLoss(size)(student, teacher, order)
+    assert actual.consistency.item() == pytest.approx(consistency, abs=1e-6)
+    assert actual.balance.item() == pytest.approx(balance, abs=1e-6)
+    assert actual.loss.item() == pytest.approx(consistency + balance, abs=2e-6)
     theirs = naive.pseudocode(*student, *teacher, order, size).item()
     assert theirs == pytest.approx(pseudo, abs=2e-6)
     summed = CARPLoss(size, pair_reduction="sum")(student, teacher, order)
@@ -61,7 +61,7 @@ def test_the_vectors_of_the_spec(case, size, permutation, consistency, balance, 
 
 
 @pytest.mark.parametrize(
-    ("case", "permutation", "wanted"),
+    ("case", "permutation", "expected"),
     [
         (
             A,
@@ -81,11 +81,11 @@ def test_the_vectors_of_the_spec(case, size, permutation, consistency, balance, 
         ),
     ],
 )
-def test_the_gradients_of_the_spec(case, permutation, wanted):
+def test_the_gradients_of_the_spec(case, permutation, expected):
     student, teacher = tensors(case)
     student.requires_grad_()
     CARPLoss(2)(student, teacher, torch.tensor(permutation)).loss.backward()
-    assert torch.allclose(student.grad, torch.tensor(wanted, dtype=torch.float64), atol=2e-6)
+    assert torch.allclose(student.grad, torch.tensor(expected, dtype=torch.float64), atol=2e-6)
 
 
 @pytest.mark.parametrize("size", [2, 3, 6, 12])
@@ -95,12 +95,12 @@ def test_the_gradients_of_the_spec(case, permutation, wanted):
 def test_the_terms_are_those_of_a_loop_over_numbers(size, views, pairs, over):
     student, teacher = logits(views[0], 5, 12), logits(views[1], 5, 12, "teacher")
     order = torch.randperm(12, generator=torch_rng(1, "order"))
-    found = CARPLoss(size, pair_reduction=pairs, mean_over=over, weight=0.7)(student, teacher, order)
+    actual = CARPLoss(size, pair_reduction=pairs, mean_over=over, weight=0.7)(student, teacher, order)
     given = (student.tolist(), teacher.tolist(), order.tolist(), size)
     consistency, balance = naive.terms(*given, pairs=pairs, over=over)
-    assert found.consistency.item() == pytest.approx(consistency, rel=1e-9)
-    assert found.balance.item() == pytest.approx(balance, rel=1e-9)
-    assert found.loss.item() == pytest.approx(consistency + 0.7 * balance, rel=1e-9)
+    assert actual.consistency.item() == pytest.approx(consistency, rel=1e-9)
+    assert actual.balance.item() == pytest.approx(balance, rel=1e-9)
+    assert actual.loss.item() == pytest.approx(consistency + 0.7 * balance, rel=1e-9)
 
 
 @pytest.mark.parametrize("options", [CARPOptions(), CARPOptions(pair_reduction="sum", mean_over="student", weight=0.5)])
@@ -141,30 +141,30 @@ def test_the_fused_form_is_the_plain_one(size, chunk):
     order = torch.randperm(48, generator=torch_rng(4, "order"))
     unit = torch.nn.functional.normalize
     plain = carp_reference(z @ unit(ours, dim=1).t(), w @ unit(theirs, dim=1).t(), order, size)
-    wanted = torch.autograd.grad(plain, (z, ours, theirs))
-    found = fused_carp(z, w, ours, theirs, order, size, chunk=chunk, diagnostics=True)
-    assert found.loss.item() == pytest.approx(plain.item(), rel=1e-12)
-    for mine, other in zip(torch.autograd.grad(found.loss, (z, ours, theirs)), wanted, strict=True):
+    expected = torch.autograd.grad(plain, (z, ours, theirs))
+    actual = fused_carp(z, w, ours, theirs, order, size, chunk=chunk, diagnostics=True)
+    assert actual.loss.item() == pytest.approx(plain.item(), rel=1e-12)
+    for mine, other in zip(torch.autograd.grad(actual.loss, (z, ours, theirs)), expected, strict=True):
         assert torch.allclose(mine, other, atol=1e-13)
-    told = found.diagnostics
+    messages = actual.diagnostics
     scores = (w @ unit(theirs, dim=1).t())[0]
-    assert torch.equal(told.assignments, scores.argmax(1))
+    assert torch.equal(messages.assignments, scores.argmax(1))
     student = (z @ unit(ours, dim=1).t()).tolist()
-    assert told.information.item() == pytest.approx(naive.information(student, order.tolist(), size), rel=1e-9)
-    assert told.max_balance >= found.balance - 1e-12
-    assert 1 / size - 1e-9 <= told.max_fraction <= 1
+    assert messages.information.item() == pytest.approx(naive.information(student, order.tolist(), size), rel=1e-9)
+    assert messages.max_balance >= actual.balance - 1e-12
+    assert 1 / size - 1e-9 <= messages.max_fraction <= 1
 
 
 def test_float32_is_near_float64():
     z, w, c, t = logits(2, 16, 32, "z"), logits(2, 16, 32, "w"), logits(1, 256, 32, "c")[0], logits(1, 256, 32, "t")[0]
     order = torch.randperm(256, generator=torch_rng(5, "order"))
-    found = []
+    actual = []
     for kind in (torch.float64, torch.float32):
         inputs = [x.to(kind).requires_grad_() for x in (z, w, c, t)]
         loss = fused_carp(*inputs, order, 32).loss
-        found.append((loss.double(), [g.double() for g in torch.autograd.grad(loss, inputs)]))
-    assert found[0][0].item() == pytest.approx(found[1][0].item(), rel=1e-5)
-    for wide, narrow in zip(found[0][1], found[1][1], strict=True):
+        actual.append((loss.double(), [g.double() for g in torch.autograd.grad(loss, inputs)]))
+    assert actual[0][0].item() == pytest.approx(actual[1][0].item(), rel=1e-5)
+    for wide, narrow in zip(actual[0][1], actual[1][1], strict=True):
         assert torch.allclose(wide, narrow, atol=1e-5 * wide.abs().max())
 
 
@@ -188,23 +188,23 @@ def test_one_block_is_equation_two_with_its_weight():
     mean = torch.cat([s, t]).mean((0, 1))
     consistency = -((s[0] * t[1]).sum(-1).log() + (s[1] * t[0]).sum(-1).log()).mean() / 2
     for weight in (0.3, 2.0):
-        wanted = consistency + weight * ((mean * mean.log()).sum() + math.log(8))
-        found = CARPLoss(8, weight=weight)(student, teacher)
-        assert found.loss.item() == pytest.approx(wanted.item(), rel=1e-12)
+        expected = consistency + weight * ((mean * mean.log()).sum() + math.log(8))
+        actual = CARPLoss(8, weight=weight)(student, teacher)
+        assert actual.loss.item() == pytest.approx(expected.item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("size", [1e4, 1e30])
 def test_views_that_disagree_surely_keep_a_gradient(size):
     student = torch.tensor([[[size, 0.0], [0.0, size]], [[size, 0.0], [size, 0.0]]]).requires_grad_()
     teacher = torch.tensor([[[0.0, size], [0.0, size]], [[0.0, size], [size, 0.0]]])
-    found = CARPLoss(2)(student, teacher)
-    found.loss.backward()
-    assert torch.isfinite(found.loss) and torch.isfinite(student.grad).all()
+    actual = CARPLoss(2)(student, teacher)
+    actual.loss.backward()
+    assert torch.isfinite(actual.loss) and torch.isfinite(student.grad).all()
     near = torch.tensor([[[20.0, 0.0]], [[20.0, 0.0]]], dtype=torch.float64).requires_grad_()
     far = torch.tensor([[[0.0, 20.0]], [[0.0, 20.0]]], dtype=torch.float64)
-    told = CARPLoss(2, weight=0.0)(near, far)
-    assert told.consistency.item() == pytest.approx(20 - math.log(2), rel=1e-9)
-    told.loss.backward()
+    messages = CARPLoss(2, weight=0.0)(near, far)
+    assert messages.consistency.item() == pytest.approx(20 - math.log(2), rel=1e-9)
+    messages.loss.backward()
     assert near.grad[0, 0, 0].item() == pytest.approx(0.25, rel=1e-6)  # half of one pair of two
 
 
@@ -216,11 +216,11 @@ def test_rows_far_apart_and_near_ones_are_those_of_the_plain_form(gap):
     teacher[1, 1, 3:6] += gap
     for kind, close in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
         a, b = (x.to(kind).requires_grad_() for x in (student, teacher))
-        found = CARPLoss(6)(a, b, torch.arange(12))
+        actual = CARPLoss(6)(a, b, torch.arange(12))
         wide = [x.detach().double().requires_grad_() for x in (a, b)]
         plain = carp_reference(*wide, torch.arange(12), 6)
-        assert found.loss.item() == pytest.approx(plain.item(), rel=close)
-        mine, theirs = torch.autograd.grad(found.loss, (a, b)), torch.autograd.grad(plain, wide)
+        assert actual.loss.item() == pytest.approx(plain.item(), rel=close)
+        mine, theirs = torch.autograd.grad(actual.loss, (a, b)), torch.autograd.grad(plain, wide)
         assert all(torch.allclose(x.double(), y, atol=close) for x, y in zip(mine, theirs, strict=True))
 
 
@@ -235,13 +235,15 @@ def test_a_siamese_gradient_is_twice_that_with_a_stop():
 
 def test_extremes():
     flat = torch.zeros(2, 3, 8)
-    found = CARPLoss(4)(flat, flat)
-    assert found.consistency.item() == pytest.approx(math.log(4)) and found.balance.item() == pytest.approx(0, abs=1e-6)
+    actual = CARPLoss(4)(flat, flat)
+    assert actual.consistency.item() == pytest.approx(math.log(4)) and actual.balance.item() == pytest.approx(
+        0, abs=1e-6
+    )
     one = torch.full((2, 3, 8), -1e4)
     one[..., ::4] = 1e4
-    found = CARPLoss(4)(one, one, torch.arange(8))
-    assert found.consistency.item() == pytest.approx(0, abs=1e-6)
-    assert found.balance.item() == pytest.approx(math.log(4))
+    actual = CARPLoss(4)(one, one, torch.arange(8))
+    assert actual.consistency.item() == pytest.approx(0, abs=1e-6)
+    assert actual.balance.item() == pytest.approx(math.log(4))
 
 
 def test_partitions_are_functions_of_seed_and_step():

@@ -24,16 +24,16 @@ def work(share: str, form: str, *, joint: bool = False) -> dict:
     w = (images[:, mine] @ layer.detach()).roll(1, -1)
     loss = CARPLoss(4, seed=0 if joint else rank, weight=0.7)  # the first process's partition holds
     if form == "logits":
-        found = loss(z @ prototypes.t(), w @ prototypes.detach().t())
-        told = None
+        actual = loss(z @ prototypes.t(), w @ prototypes.detach().t())
+        messages = None
     else:
         order = torch.randperm(24, generator=torch_rng(1, "order"))
-        found = fused_carp(
+        actual = fused_carp(
             z, w, prototypes, prototypes.detach(), order, 4, options=CARPOptions(weight=0.7), diagnostics=True, chunk=8
         )
-        told = found.diagnostics.information.item()
-    gradients = torch.autograd.grad(found.loss, (layer, prototypes))
-    return {"loss": found.loss.item(), "gradients": [g.tolist() for g in gradients], "information": told}
+        messages = actual.diagnostics.information.item()
+    gradients = torch.autograd.grad(actual.loss, (layer, prototypes))
+    return {"loss": actual.loss.item(), "gradients": [g.tolist() for g in gradients], "information": messages}
 
 
 def everything() -> dict:

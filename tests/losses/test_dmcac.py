@@ -62,15 +62,15 @@ def case(queries=5, views=3, rows=40, dim=6, classes=4, k=4, seed=0, dtype=torch
     with torch.no_grad():  # large enough for an attention that is not flat
         for parameter in heads.parameters():
             parameter.mul_(4)
-    found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, k)[1].view(queries, views, k))
-    return z, labels, database, heads, found
+    actual = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, k)[1].view(queries, views, k))
+    return z, labels, database, heads, actual
 
 
-def three(z, labels, database, heads, found, temperature):
+def three(z, labels, database, heads, actual, temperature):
     terms = (
         full_terms(z, z, labels, database, heads, temperature, block=7)
-        if found is None
-        else union_terms(z, z, labels, database, found, heads, temperature)
+        if actual is None
+        else union_terms(z, z, labels, database, actual, heads, temperature)
     )
     return terms.divergence, dmcac.classification_loss(z @ heads.classifier.t(), labels), terms.attention
 
@@ -80,20 +80,20 @@ def three(z, labels, database, heads, found, temperature):
 
 def test_one_query_by_hand():
     z, rows, heads = at(0, 20, 60)[None], at(10, 40, 90, 180), plain_heads()
-    database, found = (
+    database, actual = (
         Database(rows, torch.zeros(4)),
         RetrievalUnion(torch.arange(4)[None], torch.ones(1, 4, dtype=torch.bool)),
     )
-    frob, ce, cac = three(z, torch.tensor([0]), database, heads, found, 1.0)
+    frob, ce, cac = three(z, torch.tensor([0]), database, heads, actual, 1.0)
     assert [frob.item(), ce.item(), cac.item()] == pytest.approx([0.029445, 1.644389, 0.794127], abs=1e-6)
     assert (frob + ce + cac).item() == pytest.approx(2.467961, abs=2e-6)
-    weights = dmcac.attention_weights(heads, z, rows[None], found.mask)[0]
-    wanted = [
+    weights = dmcac.attention_weights(heads, z, rows[None], actual.mask)[0]
+    expected = [
         [0.489551, 0.359283, 0.121603, 0.029564],
         [0.415478, 0.389797, 0.167401, 0.027324],
         [0.244398, 0.371923, 0.335126, 0.048553],
     ]
-    assert torch.allclose(weights, torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
+    assert torch.allclose(weights, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
     similarity = (z @ rows.t()).requires_grad_()
     js_divergence(similarity).sum().backward()
     slope = [
@@ -104,17 +104,17 @@ def test_one_query_by_hand():
     assert torch.allclose(similarity.grad[0], torch.tensor(slope, dtype=torch.float64), atol=1e-6)
     pairs = [js_divergence(similarity[:, [a, b]].detach()).item() for a, b in ((1, 0), (2, 0), (2, 1))]
     assert pairs == pytest.approx([0.001985, 0.025566, 0.014472], abs=1e-6)
-    cold = three(z, torch.tensor([0]), database, heads, found, 0.1)
+    cold = three(z, torch.tensor([0]), database, heads, actual, 0.1)
     assert cold[0].item() == pytest.approx(0.552076, abs=1e-6)
     assert sum(cold).item() == pytest.approx(2.990592, abs=2e-6)
 
 
 def test_two_queries_with_unions_of_different_size_by_hand():
     z, rows = torch.stack([at(12, 50), at(100, 105)]), at(0, 30, 80, 120, 200)
-    found = retrieval_union(torch_top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
-    assert found.members.tolist() == [[0, 1, 2], [2, 3, 0]]
-    assert found.mask.tolist() == [[True, True, True], [True, True, False]]
-    frob, ce, cac = three(z, torch.tensor([0, 1]), Database(rows, torch.zeros(5)), plain_heads(), found, 1.0)
+    actual = retrieval_union(torch_top_k(z.flatten(0, 1), rows, 2)[1].view(2, 2, 2))
+    assert actual.members.tolist() == [[0, 1, 2], [2, 3, 0]]
+    assert actual.mask.tolist() == [[True, True, True], [True, True, False]]
+    frob, ce, cac = three(z, torch.tensor([0, 1]), Database(rows, torch.zeros(5)), plain_heads(), actual, 1.0)
     assert frob.tolist() == pytest.approx([0.0129210, 1.110352e-4], abs=1e-7)
     assert ce.tolist() == pytest.approx([1.137097, 0.530662], abs=1e-6)
     assert cac.tolist() == pytest.approx([0.473690, 1.603661], abs=1e-6)
@@ -128,30 +128,30 @@ def test_two_queries_with_unions_of_different_size_by_hand():
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
 @pytest.mark.parametrize("term", [0, 1, 2])
 def test_every_term_and_its_gradients_are_those_of_the_loop(full, temperature, term):
-    z, labels, database, heads, found = case()
+    z, labels, database, heads, actual = case()
     database = database._replace(vectors=database.vectors.clone().requires_grad_(full))
     weights = [float(n == term) for n in range(3)]
     z = z.requires_grad_()
     k = None if full else 4
     slow, _ = naive.dmcac(z, labels, database.vectors, as_dict(heads), k=k, temperature=temperature, weights=weights)
-    fast = three(z, labels, database, heads, None if full else found, temperature)[term].mean()
+    fast = three(z, labels, database, heads, None if full else actual, temperature)[term].mean()
     assert fast.item() == pytest.approx(slow.item(), rel=1e-9)
     inputs = [z, *heads.parameters(), *([database.vectors] if full else [])]
-    wanted = torch.autograd.grad(slow, inputs, allow_unused=True)
+    expected = torch.autograd.grad(slow, inputs, allow_unused=True)
     ours = torch.autograd.grad(fast, inputs, allow_unused=True)
-    for a, b in zip(ours, wanted, strict=True):
+    for a, b in zip(ours, expected, strict=True):
         zero = torch.zeros((), dtype=torch.float64)
         assert torch.allclose(zero if a is None else a, zero if b is None else b, rtol=1e-7, atol=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_the_kernel_is_the_reference_form(scale):
-    z, labels, database, heads, found = case()
+    z, labels, database, heads, actual = case()
     heads.scale = scale
     inputs = z.requires_grad_(), *heads.parameters()
     terms, gradients = [], []
     for form in (dmcac.union_terms, dmcac.terms_reference):
-        output = form(z, 1.5 * z, labels, database, found, heads, 0.2)
+        output = form(z, 1.5 * z, labels, database, actual, heads, 0.2)
         terms.append(torch.stack(output))
         total = (output.divergence + output.attention).sum()
         gradients.append(torch.autograd.grad(total, inputs, allow_unused=True))
@@ -162,12 +162,12 @@ def test_the_kernel_is_the_reference_form(scale):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.05])
 def test_float32_keeps_its_digits_where_views_nearly_agree(temperature):
-    z, labels, database, heads, found = case(views=4, rows=60)
+    z, labels, database, heads, actual = case(views=4, rows=60)
     close = normalize(z[:, :1] + 1e-3 * z, dim=-1)
     slow, means = naive.dmcac(close, labels, database.vectors, as_dict(heads), k=4, temperature=temperature)
-    small = [close.float(), labels, database._replace(vectors=database.vectors.float()), heads.float(), found]
-    found = retrieval_union(torch_top_k(close.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
-    fast = three(*small[:4], found, temperature)
+    small = [close.float(), labels, database._replace(vectors=database.vectors.float()), heads.float(), actual]
+    actual = retrieval_union(torch_top_k(close.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
+    fast = three(*small[:4], actual, temperature)
     assert means[0].item() < 1e-3
     assert fast[0].mean().item() == pytest.approx(means[0].item(), rel=2e-3)
     assert sum(t.mean() for t in fast).item() == pytest.approx(slow.item(), rel=1e-5)
@@ -175,7 +175,7 @@ def test_float32_keeps_its_digits_where_views_nearly_agree(temperature):
 
 @pytest.mark.parametrize("form", ["union", "all"])
 def test_gradients_by_central_differences(form):
-    z, labels, database, heads, found = case(queries=2, views=3, rows=9, dim=3, k=3)
+    z, labels, database, heads, actual = case(queries=2, views=3, rows=9, dim=3, k=3)
 
     def loss(z, rows, query, key, value):
         own = AttentionHeads(4, 3).double()
@@ -189,7 +189,7 @@ def test_gradients_by_central_differences(form):
         for name, tensor in given.items():
             delattr(own, name)
             setattr(own, name, tensor)
-        members = found if form == "union" else None
+        members = actual if form == "union" else None
         return sum(x.sum() for x in three(z, labels, Database(rows, database.labels), own, members, 0.5))
 
     rows = database.vectors.clone().requires_grad_(form == "all")
@@ -205,8 +205,8 @@ def test_the_stable_form_of_the_summand(d):
     for dtype in (torch.float64, torch.float32):
         p, q = (torch.tensor(larger * math.exp(min(side * d, 0)), dtype=dtype) for side in (1, -1))
         ell_p, ell_q = log_ratios_to_mean(p, q)
-        summand, wanted = (p * ell_p + q * ell_q).item(), (p + q).item() * exact / 2
-        assert summand == pytest.approx(wanted, rel=1e-5 if dtype == torch.float64 else 2e-2, abs=1e-15)
+        summand, expected = (p * ell_p + q * ell_q).item(), (p + q).item() * exact / 2
+        assert summand == pytest.approx(expected, rel=1e-5 if dtype == torch.float64 else 2e-2, abs=1e-15)
         assert math.isfinite(ell_p) and math.isfinite(ell_q)
     empty = torch.zeros(1)
     assert log_ratios_to_mean(empty, empty) == (empty, empty)
@@ -227,21 +227,21 @@ def test_digits_of_divergences_that_are_nearly_nothing(spread, most):
 
 
 def test_padding_never_leaks():
-    z, labels, database, heads, found = case()
+    z, labels, database, heads, actual = case()
     z.requires_grad_()
-    assert found.mask.sum(1).unique().numel() > 1
+    assert actual.mask.sum(1).unique().numel() > 1
     wide = RetrievalUnion(
-        torch.nn.functional.pad(found.members, (0, 5)), torch.nn.functional.pad(found.mask, (0, 5), value=False)
+        torch.nn.functional.pad(actual.members, (0, 5)), torch.nn.functional.pad(actual.mask, (0, 5), value=False)
     )
     spoilt = database.vectors.clone()
-    without = torch.tensor([0 not in m[k].tolist() for m, k in zip(found.members, found.mask, strict=True)])
+    without = torch.tensor([0 not in m[k].tolist() for m, k in zip(actual.members, actual.mask, strict=True)])
     assert without.any()
     spoilt[0] = 1e4
     for data, members, checked in (
         (database, wide, slice(None)),
-        (database._replace(vectors=spoilt), found, without),
+        (database._replace(vectors=spoilt), actual, without),
     ):
-        one, other = three(z, labels, database, heads, found, 0.1), three(z, labels, data, heads, members, 0.1)
+        one, other = three(z, labels, database, heads, actual, 0.1), three(z, labels, data, heads, members, 0.1)
         for a, b in zip(one, other, strict=True):
             assert torch.allclose(a[checked], b[checked], rtol=1e-6)
             first, second = (torch.autograd.grad(x[checked].sum(), z, retain_graph=True)[0] for x in (a, b))
@@ -253,8 +253,8 @@ def test_identical_views_agree_and_have_a_slope():
     for dtype in (torch.float32, torch.float64):
         z, labels, database, heads, _ = case(dtype=dtype)
         z = z[:, :1].expand(-1, 3, -1).clone().requires_grad_()
-        found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 3, 4))
-        for members in (found, None):
+        actual = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 3, 4))
+        for members in (actual, None):
             frob = three(z, labels, database, heads, members, 0.05)[0]
             assert (frob <= 1e-6).all()
             (slope,) = torch.autograd.grad(frob.sum(), z)
@@ -279,12 +279,12 @@ def test_bounds(temperature):
 
 
 def test_orders_do_not_matter():
-    z, labels, database, heads, found = case()
-    there = torch.stack(three(z, labels, database, heads, found, 0.1))
+    z, labels, database, heads, actual = case()
+    there = torch.stack(three(z, labels, database, heads, actual, 0.1))
     views, queries = torch.tensor([2, 0, 1]), torch.tensor([4, 2, 0, 3, 1])
-    here = three(z[:, views], labels, database, heads, found, 0.1)
+    here = three(z[:, views], labels, database, heads, actual, 0.1)
     assert torch.allclose(torch.stack(here), there)
-    moved = RetrievalUnion(found.members[queries], found.mask[queries])
+    moved = RetrievalUnion(actual.members[queries], actual.mask[queries])
     here = three(z[queries], labels[queries], database, heads, moved, 0.1)
     assert torch.allclose(torch.stack(here), there[:, queries])
     order = torch.randperm(len(database.vectors), generator=torch_rng(3, "order"))
@@ -294,9 +294,9 @@ def test_orders_do_not_matter():
 
 
 def test_the_union_is_what_unique_gives():
-    found = torch.randint(0, 12, (30, 4, 5), generator=torch_rng(0, "union"))
-    ours = retrieval_union(found)
-    for lists, members, mask in zip(found, ours.members, ours.mask, strict=True):
+    actual = torch.randint(0, 12, (30, 4, 5), generator=torch_rng(0, "union"))
+    ours = retrieval_union(actual)
+    for lists, members, mask in zip(actual, ours.members, ours.mask, strict=True):
         assert members[mask].tolist() == naive.union(lists.tolist())
         assert (members[~mask] == 0).all()
     assert int(ours.sizes.max()) == ours.mask.shape[1]
@@ -309,8 +309,8 @@ def test_approximate_with_everything_is_full_and_blocks_do_not_matter():
     for block in (1, 7, 40, 100):
         far = full_terms(z, z, labels, database, heads, 0.1, block=block)
         assert torch.allclose(torch.stack([far.divergence, far.attention]), near[[0, 2]])
-        wanted = union_terms(z, z, labels, database, everything, heads, 0.1)
-        assert all(torch.allclose(a, b) for a, b in zip(far, wanted, strict=True))
+        expected = union_terms(z, z, labels, database, everything, heads, 0.1)
+        assert all(torch.allclose(a, b) for a, b in zip(far, expected, strict=True))
 
 
 def test_a_database_of_constants_gets_no_gradient_and_full_gradient_detached_is_full():
@@ -328,46 +328,46 @@ def test_a_database_of_constants_gets_no_gradient_and_full_gradient_detached_is_
 
 
 def test_what_was_retrieved_gets_no_gradient():
-    z, labels, database, heads, found = case()
+    z, labels, database, heads, actual = case()
     moving = database._replace(vectors=database.vectors.clone().requires_grad_())
-    sum(t.sum() for t in three(z.requires_grad_(), labels, moving, heads, found, 0.1)).backward()
+    sum(t.sum() for t in three(z.requires_grad_(), labels, moving, heads, actual, 0.1)).backward()
     assert moving.vectors.grad is None and z.grad.abs().sum() > 0
 
 
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("temperature", [1.0, 0.1, 0.01])
 def test_gradients_in_float32_are_those_of_the_loop(full, temperature):
-    z, labels, database, heads, found = case(views=4)
+    z, labels, database, heads, actual = case(views=4)
     k = None if full else 4
-    found = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
+    actual = retrieval_union(torch_top_k(z.flatten(0, 1), database.vectors, 4)[1].view(5, 4, 4))
     slow, _ = naive.dmcac(z.requires_grad_(), labels, database.vectors, as_dict(heads), k=k, temperature=temperature)
-    wanted = torch.autograd.grad(slow, z)[0]
+    expected = torch.autograd.grad(slow, z)[0]
     small = z.detach().float().requires_grad_()
     data = database._replace(vectors=database.vectors.float())
-    fast = sum(t.mean() for t in three(small, labels, data, heads.float(), None if full else found, temperature))
+    fast = sum(t.mean() for t in three(small, labels, data, heads.float(), None if full else actual, temperature))
     ours = torch.autograd.grad(fast, small)[0].double()
     # Rounding z to float32 moves logits by 6e-8/τ alone.
-    assert float((ours - wanted).norm() / wanted.norm()) < max(5e-6, 5e-7 / temperature)
+    assert float((ours - expected).norm() / expected.norm()) < max(5e-6, 5e-7 / temperature)
 
 
 def test_attention_masses_are_shares_of_one():
-    z, labels, database, heads, found = case()
-    weights = dmcac.attention_weights(heads, z, database.vectors[found.members], found.mask)
+    z, labels, database, heads, actual = case()
+    weights = dmcac.attention_weights(heads, z, database.vectors[actual.members], actual.mask)
     assert torch.allclose(weights.sum(2), torch.ones(5, 3, dtype=torch.float64))
-    assert (weights[~found.mask[:, None].expand_as(weights)] == 0).all()
-    one = retrieval_union(found.members[:, :1].expand(-1, 4).reshape(5, 2, 2))  # a union of one row
+    assert (weights[~actual.mask[:, None].expand_as(weights)] == 0).all()
+    one = retrieval_union(actual.members[:, :1].expand(-1, 4).reshape(5, 2, 2))  # a union of one row
     alone = dmcac.attention_weights(heads, z, database.vectors[one.members], one.mask)
     assert alone.shape[2] == 1 and torch.allclose(alone, torch.ones_like(alone))
     assert (union_terms(z, z, labels, database, one, heads, 0.1).divergence == 0).all()
-    every = [union_terms(z, z, labels * 0 + c, database, found, heads, 1.0).own_attention for c in range(4)]
+    every = [union_terms(z, z, labels * 0 + c, database, actual, heads, 1.0).own_attention for c in range(4)]
     assert torch.allclose(torch.stack(every).sum(0), torch.ones(5, dtype=torch.float64))
 
 
 def test_points_instead_of_laws():
     z = torch.stack([at(0, 60), at(30, 30)]).requires_grad_()
-    found = dmcac.cosine_disagreement(z)
-    assert found.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
-    found.sum().backward()
+    actual = dmcac.cosine_disagreement(z)
+    assert actual.tolist() == pytest.approx([0.5, 0.0], abs=1e-12)
+    actual.sum().backward()
     assert torch.isfinite(z.grad).all()
 
 
@@ -379,8 +379,8 @@ VECTORS = torch.tensor([[1.0, 0.0], [-1.0, 1.0], [2.0, 1.0], [0.0, 3.0]], dtype=
 
 def test_the_hyperbolic_vector():
     ball = hyperbolic.to_poincare_ball(VECTORS, 0.1, 2.3)
-    wanted = [[0.967948, 0], [-0.938267, 0.938267], [1.722114, 0.861057], [0, 1.965120]]
-    assert torch.allclose(ball, torch.tensor(wanted, dtype=torch.float64), atol=1e-6)
+    expected = [[0.967948, 0], [-0.938267, 0.938267], [1.722114, 0.861057], [0, 1.965120]]
+    assert torch.allclose(ball, torch.tensor(expected, dtype=torch.float64), atol=1e-6)
     apart = hyperbolic.hyperbolic_distances(ball, ball, 0.1)
     there = [apart[a, b].item() for a, b in ((0, 2), (0, 1), (0, 3), (2, 1), (2, 3), (1, 3))]
     assert there == pytest.approx([2.925845, 4.522046, 5.249888, 6.298451, 5.755033, 3.697527], abs=2e-6)

@@ -92,9 +92,9 @@ def test_distance_weights_worked_by_hand():
     for dim, expected in ((3, [2 / 3, 1 / 3]), (4, [0.78155, 0.21845])):
         assert margin.log_weights(distances, dim).softmax(0).tolist() == pytest.approx(expected, abs=5e-6)
     for dim in (2, 8, 128):
-        found = margin.log_weights(torch.tensor([0.1, 0.6, 1.2, 1.9], dtype=torch.float64), dim)
+        actual = margin.log_weights(torch.tensor([0.1, 0.6, 1.2, 1.9], dtype=torch.float64), dim)
         expected = [math.log(naive.inverse_density(d, dim)) for d in (0.1, 0.6, 1.2, 1.9)]
-        assert found.tolist() == pytest.approx(expected)
+        assert actual.tolist() == pytest.approx(expected)
     assert torch.isfinite(margin.log_weights(torch.tensor([0.0, 2.0]), 512)).all()
 
 
@@ -154,8 +154,8 @@ def test_multi_similarity_worked_by_hand():
     assert expected == pytest.approx(0.3522426, abs=1e-7)
     labels = torch.tensor([0, 0, 1])
     # The anchors 1 and 2 change the means; with ε at 0 and the pair (1, 2) at 0.33, anchor 1 keeps nothing.
-    found = ActiveMultiSimilarityLoss(epsilon=0.0)(z, labels)
-    assert found.item() == pytest.approx(naive.multi_similarity_of_active(z, labels, epsilon=0.0).item())
+    actual = ActiveMultiSimilarityLoss(epsilon=0.0)(z, labels)
+    assert actual.item() == pytest.approx(naive.multi_similarity_of_active(z, labels, epsilon=0.0).item())
     only = ActiveMultiSimilarityLoss(epsilon=0.1)
     twin = naive.multi_similarity_of_active(z, labels)
     assert only(z, labels).item() == pytest.approx(twin.item())

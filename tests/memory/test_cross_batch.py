@@ -140,8 +140,8 @@ def test_the_readings_of_the_interval():
             out.append(memory.drift.gain)
         return out, means
 
-    kept, _ = gains("gain", r=40.0)
-    assert kept[0] == kept[1] == kept[2] != kept[3] == kept[5]
+    selected, _ = gains("gain", r=40.0)
+    assert selected[0] == selected[1] == selected[2] != selected[3] == selected[5]
     _, means = gains("filter")
     assert means == pytest.approx([0, 0, 0, 3, 3, 3, 6, 6, 6], abs=1e-4)
     window, means = gains("noise")  # a running mean since the last refresh
@@ -273,9 +273,11 @@ def test_the_gradient_is_that_of_the_rows_written_out(drift, mined):
         value = memory(mine, labels)
         value.backward()
         stored, stored_labels = memory.rows, memory.row_labels
-        found = miner(other, labels, stored, stored_labels) if mined else all_pairs(labels, stored_labels)
-        keep = memory.curr_batch_idx[found[0]] != found[1]
-        expected = SupConLoss(0.1)(other, labels, (found[0][keep], found[1][keep], *found[2:]), stored, stored_labels)
+        actual = miner(other, labels, stored, stored_labels) if mined else all_pairs(labels, stored_labels)
+        keep = memory.curr_batch_idx[actual[0]] != actual[1]
+        expected = SupConLoss(0.1)(
+            other, labels, (actual[0][keep], actual[1][keep], *actual[2:]), stored, stored_labels
+        )
         expected.backward()
         assert value.item() == pytest.approx(expected.item(), rel=1e-5, abs=1e-6)
         assert torch.allclose(mine.grad, other.grad, atol=2e-6)
@@ -482,11 +484,11 @@ def test_resumed_at_any_step_with_the_same_bits(drift):
         first = make(**settings)
         for rows, labels, ids in batches[:stop]:
             first(rows, labels, ids=ids)
-        kept = io.BytesIO()
-        torch.save(first.state_dict(), kept)
-        kept.seek(0)
+        selected = io.BytesIO()
+        torch.save(first.state_dict(), selected)
+        selected.seek(0)
         second = make(**settings)
-        second.load_state_dict(torch.load(kept, weights_only=True))
+        second.load_state_dict(torch.load(selected, weights_only=True))
         assert second.count == first.count
         assert [second(rows, labels, ids=ids).item() for rows, labels, ids in batches[stop:]] == expected[stop:]
         for name, value in whole.state_dict().items():
@@ -521,13 +523,14 @@ def test_watched_rows_as_they_were_and_as_they_are(drift):
     for rows, labels, ids in stream(9, 5, 6):
         memory(rows, labels, ids=ids)
         put |= dict(zip(memory.curr_batch_idx.tolist(), rows, strict=True))
-        seen = memory.watched_rows()
-        assert len(seen.slots) == sum(s < memory.count for s in (i * 17 // 6 for i in range(6)))
-        assert torch.equal(seen.enqueued, torch.stack([put[s] for s in seen.slots.tolist()]))
-        assert torch.allclose(seen.adapted, memory.rows[seen.slots])
-        assert torch.equal(seen.ids, memory.row_ids[seen.slots])
+        seen, slots = memory.watched_rows(), memory.queue.watched
+        slots = slots[slots < memory.count]
+        assert len(seen.ids) == len(slots) == sum(s < memory.count for s in (i * 17 // 6 for i in range(6)))
+        assert torch.equal(seen.enqueued, torch.stack([put[s] for s in slots.tolist()]))
+        assert torch.allclose(seen.adapted, memory.rows[slots])
+        assert torch.equal(seen.ids, memory.row_ids[slots])
     assert torch.allclose(seen.enqueued, seen.adapted) == (drift == "none")
-    assert len(make().watched_rows().slots) == 0
+    assert len(make().watched_rows().ids) == 0
 
 
 def test_filling_without_a_loss():

@@ -57,11 +57,11 @@ def work(name: str, gather: bool | None = True, foreign: bool = False, joint: bo
             more["enqueue_mask"] = mask[mine]
         if flags["outer"]:  # pairs inside each process's part
             parts = [slice(0, 8)] if not joint else [slice(*share) for share in SHARES]
-            found = []
+            actual = []
             for part in parts if joint else [slice(0, mine.stop - mine.start)]:
                 near = miners.MultiSimilarityMiner(0.3)(z[part].detach(), labels[mine][part])
-                found.append([one + part.start for one in near])
-            more["indices_tuple"] = tuple(torch.cat(list(one)) for one in zip(*found, strict=True))
+                actual.append([one + part.start for one in near])
+            more["indices_tuple"] = tuple(torch.cat(list(one)) for one in zip(*actual, strict=True))
         value = memory(z, labels[mine], **more)
         (gradient,) = torch.autograd.grad(value, layer)
         values.append(value.item())

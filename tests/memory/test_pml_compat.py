@@ -125,8 +125,8 @@ def test_a_batch_as_large_as_the_memory_is_the_inner_loss():
         inner = losses.NTXentLoss(temperature=0.1)
         memory = CrossBatchMemory(inner, DIM, 8, miner=miner, compat="pml")
         for rows, labels in batches(4):
-            found = None if miner is None else miner(rows, labels)
-            assert memory(rows, labels).item() == pytest.approx(inner(rows, labels, found).item(), abs=1e-6)
+            actual = None if miner is None else miner(rows, labels)
+            assert memory(rows, labels).item() == pytest.approx(inner(rows, labels, actual).item(), abs=1e-6)
 
 
 def test_a_random_miner_only_has_to_run():
@@ -286,13 +286,13 @@ def test_a_batch_of_one_is_not_its_own_positive():
         for memory in (ours, theirs):
             memory(rows, labels)
     row, label = torch.randn(1, DIM), torch.tensor([9])
-    found = ours.create_indices_tuple(row, label, ours.embedding_memory, ours.label_memory, None, True)
+    actual = ours.create_indices_tuple(row, label, ours.embedding_memory, ours.label_memory, None, True)
     for memory in (ours, theirs):
         memory(row, label)
     args = (row, label, ours.embedding_memory, ours.label_memory, None, True)
     assert len(ours.create_indices_tuple(*args)[0]) == 0
     assert len(theirs.create_indices_tuple(*args)[0]) == 1
-    assert len(found[0]) == 0
+    assert len(actual[0]) == 0
 
 
 def test_a_mask_without_rows_leaves_the_memory_as_it_is():
@@ -323,9 +323,9 @@ def test_pairs_from_outside_are_positions_in_the_batch():
         given = lmu.get_all_pairs_indices(labels)
         value = ours(rows, labels, given)
         assert value.item() == pytest.approx(ours.loss(rows, labels, given).item(), abs=1e-6)
-        found = ours.create_indices_tuple(rows, labels, ours.embedding_memory, ours.label_memory, given, True)
-        assert (labels[found[0]] == ours.label_memory[found[1]]).all()
-        assert (labels[found[2]] != ours.label_memory[found[3]]).all()
+        actual = ours.create_indices_tuple(rows, labels, ours.embedding_memory, ours.label_memory, given, True)
+        assert (labels[actual[0]] == ours.label_memory[actual[1]]).all()
+        assert (labels[actual[2]] != ours.label_memory[actual[3]]).all()
 
 
 def test_triplets_from_outside_are_positions_in_the_batch():

@@ -47,13 +47,13 @@ def test_exact_retrievers_find_the_same(kind, store):
     if kind == "faiss":
         pytest.importorskip("faiss")
     queries, rows = cloud(20, seed=2), cloud(600)
-    wanted = torch_top_k(queries, rows, K)
+    expected = torch_top_k(queries, rows, K)
     retriever = make_retriever(kind, rows, store=store)
-    found = retriever.nearest(queries, K)
+    actual = retriever.nearest(queries, K)
     retriever.close()
-    assert found.dtype == torch.int64 and found.shape == (20, K)
+    assert actual.dtype == torch.int64 and actual.shape == (20, K)
     scores = queries @ rows.t()
-    for line, index, best in zip(scores, found, wanted[0], strict=True):
+    for line, index, best in zip(scores, actual, expected[0], strict=True):
         assert len(set(index.tolist())) == K
         assert torch.allclose(line[index].sort(descending=True).values, best, atol=1e-6)
 
@@ -61,22 +61,22 @@ def test_exact_retrievers_find_the_same(kind, store):
 @pytest.mark.parametrize("kind", ["hnsw", "store"])
 def test_a_graph_finds_nearly_all(kind, monkeypatch):
     """faiss's graph, and the one of the store that serves searches, which builds it for many rows."""
-    monkeypatch.setattr("lookalike.store.local.GRAPH_ROWS", 5000)
+    monkeypatch.setattr("lookalike.store.local_graph.GRAPH_ROWS", 5000)
     if kind == "hnsw":
         pytest.importorskip("faiss")
     # Queries of the database's classes, and directions that matter less and less, as embeddings' do.
-    count, dim, asked = 8000, 384, 120
-    every = normalize(cloud(count + asked, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
+    count, dim, requested = 8000, 384, 120
+    every = normalize(cloud(count + requested, dim, seed=3) * torch.linspace(1, 0.1, dim), dim=1)
     queries, rows = every[count:], every[:count]
     retriever = make_retriever(kind, rows)
     if isinstance(retriever.index, StoreRetriever):
-        assert retriever.index.store.width  # a graph, not a scan
+        assert retriever.index.store.load_graph()  # a graph, not a scan
     retriever.nearest(queries[:60], K)
     assert retriever.checked and not retriever.exact, "the graph is asked"
-    wanted = torch_top_k(queries[60:], rows, K)[1]
-    found = retriever.nearest(queries[60:], K)
+    expected = torch_top_k(queries[60:], rows, K)[1]
+    actual = retriever.nearest(queries[60:], K)
     retriever.close()
-    shared = [len(set(a) & set(b)) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]
+    shared = [len(set(a) & set(b)) for a, b in zip(expected.tolist(), actual.tolist(), strict=True)]
     assert sum(shared) / (60 * K) >= 0.97, "of queries that were not checked"
 
 
@@ -91,17 +91,17 @@ def share_found(retriever, queries, rows):
 def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch, capsys):
     pytest.importorskip("faiss")
     monkeypatch.setattr(retriever_module, "EF_SEARCH", K)
-    rows, asked = noise(6000), noise(6000)[:200].flip(1)
+    rows, requested = noise(6000), noise(6000)[:200].flip(1)
     retriever = make_retriever("hnsw", rows)
-    first = share_found(retriever.index, asked[:100], rows)
-    retriever.nearest(asked[:100], K)
+    first = share_found(retriever.index, requested[:100], rows)
+    retriever.nearest(requested[:100], K)
     assert first < 0.9 and not retriever.exact and K < retriever.index.index.hnsw.efSearch <= 600
-    assert share_found(retriever, asked[100:], rows) >= 0.97
+    assert share_found(retriever, requested[100:], rows) >= 0.97
     few = make_retriever("hnsw", rows[:300])  # of which a tenth is looked through at once
     few.index.index.hnsw.efSearch = 1
-    assert few.nearest(asked[:0], K).shape == (0, K) and not few.checked, "nothing was asked yet"
+    assert few.nearest(requested[:0], K).shape == (0, K) and not few.checked, "nothing was asked yet"
     assert not capsys.readouterr().err
-    assert few.nearest(asked, K).tolist() == torch_top_k(asked, rows[:300], K)[1].tolist() and few.exact
+    assert few.nearest(requested, K).tolist() == torch_top_k(requested, rows[:300], K)[1].tolist() and few.exact
     assert "every row is compared" in capsys.readouterr().err
 
 
@@ -136,10 +136,10 @@ def test_an_index_that_misses_too_much_is_not_asked_again(capsys):
 
 def test_recall_counts_what_is_as_near_and_nothing_twice():
     rows = torch.eye(4)[torch.tensor([0, 0, 0, 0, 1, 2, 3])]
-    asked = torch.eye(4)[:1]
-    wanted = torch_top_k(asked, rows, 2)[0]
-    for found, share in (([0, 1], 1.0), ([2, 3], 1.0), ([2, 2], 0.5), ([2, 4], 0.5), ([5, 6], 0.0)):
-        assert retrieval_recall(wanted, asked, rows, torch.tensor([found])) == share
+    requested = torch.eye(4)[:1]
+    expected = torch_top_k(requested, rows, 2)[0]
+    for actual, share in (([0, 1], 1.0), ([2, 3], 1.0), ([2, 2], 0.5), ([2, 4], 0.5), ([5, 6], 0.0)):
+        assert retrieval_recall(expected, requested, rows, torch.tensor([actual])) == share
 
 
 @pytest.mark.parametrize("kind", ["exact", "faiss", "hnsw", "store"])
@@ -149,12 +149,12 @@ def test_what_diverged_still_finds_something(kind):
         pytest.importorskip("faiss")
     rows = cloud(200)
     retriever = make_retriever(kind, rows)
-    asked = cloud(20, seed=2)
-    same = retriever.nearest(asked.bfloat16(), 1)
-    asked[3] = torch.nan
-    found = retriever.nearest(asked, K)
+    requested = cloud(20, seed=2)
+    same = retriever.nearest(requested.bfloat16(), 1)
+    requested[3] = torch.nan
+    actual = retriever.nearest(requested, K)
     retriever.close()
-    assert found.shape == (20, K) and found.min() >= 0 and found.max() < 200 and same.shape == (20, 1)
+    assert actual.shape == (20, K) and actual.min() >= 0 and actual.max() < 200 and same.shape == (20, 1)
 
 
 def test_every_store_retrieves_and_leaves_nothing(any_store, tmp_path, monkeypatch):

@@ -35,14 +35,14 @@ def test_the_loss_is_that_of_the_networks_logits():
     method = make()
     with torch.no_grad():
         method.teacher_head.prototypes.add_(0.1)  # student and teacher must not be the same by chance
-    found = method.embed(batch())
-    assert found["student"].shape == (12, 2, 5) and found["student"].requires_grad
-    assert found["teacher"].shape == (12, 2, 5) and not found["teacher"].requires_grad
+    actual = method.embed(batch())
+    assert actual["student"].shape == (12, 2, 5) and actual["student"].requires_grad
+    assert actual["teacher"].shape == (12, 2, 5) and not actual["teacher"].requires_grad
     student = logits(method, "student", method.prototype_head.prototypes)
     teacher = logits(method, "teacher", method.teacher_head.prototypes)
     order = draw_partition("random", 12, 0, 1)
-    wanted = carp_reference(student, teacher, order, 4)
-    assert method.loss(found, joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
+    expected = carp_reference(student, teacher, order, 4)
+    assert method.loss(actual, joint(batch())).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_views_of_a_image_stay_together():
@@ -80,8 +80,8 @@ def test_the_teacher_takes_in_what_the_step_was_computed_with():
         assert method.momentum == pytest.approx(eta)
         before = method.teacher_head.prototypes.clone()
         method.before_update()
-        wanted = eta * before + (1 - eta) * method.prototype_head.prototypes
-        assert torch.allclose(method.teacher_head.prototypes, wanted, atol=1e-6)
+        expected = eta * before + (1 - eta) * method.prototype_head.prototypes
+        assert torch.allclose(method.teacher_head.prototypes, expected, atol=1e-6)
     assert not any(p.requires_grad for p in [*method.teacher.parameters(), *method.teacher_head.parameters()])
     assert make(momentum=0.9, momentum_schedule="constant").momentum == 0.9
 
@@ -102,13 +102,13 @@ def test_previous_is_one_step_old_and_stopgrad_is_now():
         method.before_update()
         with torch.no_grad():  # the optimizer's step
             method.prototype_head.projection[0].weight.add_(0.3 * method.prototype_head.projection[0].weight.roll(1, 0))
-    found = old.embed(batch())
-    assert not torch.allclose(found["teacher"], found["student"][:, :2], atol=1e-4)
+    actual = old.embed(batch())
+    assert not torch.allclose(actual["teacher"], actual["student"][:, :2], atol=1e-4)
     old.before_update()
-    found = old.embed(batch())
-    assert torch.allclose(found["teacher"], found["student"][:, :2], atol=1e-5)
-    found = now.embed(batch())
-    assert torch.equal(found["teacher"], found["student"][:, :2].detach()) and not found["teacher"].requires_grad
+    actual = old.embed(batch())
+    assert torch.allclose(actual["teacher"], actual["student"][:, :2], atol=1e-5)
+    actual = now.embed(batch())
+    assert torch.equal(actual["teacher"], actual["student"][:, :2].detach()) and not actual["teacher"].requires_grad
     assert now.teacher_models() == [] and now.extra_models() == {} and now.export_model() is now.context.model
 
 
@@ -130,8 +130,8 @@ def test_shared_prototypes_are_the_students():
         method.prototype_head.prototypes.mul_(-1)
     student = logits(method, "student", method.prototype_head.prototypes)
     teacher = logits(method, "teacher", method.prototype_head.prototypes)
-    wanted = carp_reference(student, teacher, draw_partition("random", 12, 0, 1), 4)
-    assert method.loss(method.embed(batch()), joint(batch())).item() == pytest.approx(wanted.item(), rel=1e-5)
+    expected = carp_reference(student, teacher, draw_partition("random", 12, 0, 1), 4)
+    assert method.loss(method.embed(batch()), joint(batch())).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_two_ways_of_looking_and_small_crops():
@@ -156,10 +156,10 @@ def test_small_crops_go_through_the_student_only():
         return usual(Batch(given.views, "pooled", given.labels, given.ids), view, model)
 
     method.context.features = watch
-    found = method.embed(four)
-    assert found["student"].shape == (12, 4, 5) and found["teacher"].shape == (12, 2, 5)
+    actual = method.embed(four)
+    assert actual["student"].shape == (12, 4, 5) and actual["teacher"].shape == (12, 2, 5)
     assert seen == [(False, 48), (True, 24)]  # crops of one size go through the network together
-    method.loss(found, joint(rows)).backward()
+    method.loss(actual, joint(rows)).backward()
     with pytest.raises(LookalikeError, match="Local crops need pixels"):
         method.embed(Batch(four.views, "pooled", rows.labels, rows.ids))
 
@@ -170,16 +170,16 @@ def test_what_is_kept_is_the_teacher_with_its_prototypes():
     for _ in range(3):
         method.embed(batch())
     method.eval()
-    kept = Prototypes(method.export_tensors())
+    selected = Prototypes(method.export_tensors())
     features = method.crops(batch(), method.teacher, 1).detach()
     z = method.teacher_head.projection(features)
-    assert torch.allclose(kept.project(features), z, atol=1e-5)  # batch-norm is folded in
+    assert torch.allclose(selected.project(features), z, atol=1e-5)  # batch-norm is folded in
     scores = z @ torch.nn.functional.normalize(method.teacher_head.prototypes, dim=1).t()
-    assigned = kept.assign(features.numpy())
+    assigned = selected.assign(features.numpy())
     assert assigned.prototype.tolist() == scores.argmax(1).tolist()
     best = scores.topk(2, dim=1).values
     assert torch.allclose(torch.from_numpy(assigned.margin), (best[:, 0] - best[:, 1]).detach(), atol=1e-5)
-    used = kept.select_used(features.numpy())
+    used = selected.select_used(features.numpy())
     counts = torch.bincount(scores.argmax(1), minlength=12)
     assert len(used) == int((counts >= 2).sum())
 
@@ -203,10 +203,10 @@ def test_rates_head_and_prototypes_together():
     ],
 )
 def test_prototypes_and_blocks_follow_from_images_and_batch(images, batch, prototypes, block):
-    found = choose_blocks(images, batch)
-    assert found[:2] == (prototypes, block)
+    actual = choose_blocks(images, batch)
+    assert actual[:2] == (prototypes, block)
     assert prototypes % block == 0 and prototypes <= max(images, 12)
-    assert f"{images:,} images" in found[2]
+    assert f"{images:,} images" in actual[2]
 
 
 def test_what_is_asked_for_is_taken_or_refused():

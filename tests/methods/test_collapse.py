@@ -11,6 +11,7 @@ from tests.methods.test_carp import SMALL, joint
 from tests.methods.test_common import batch, context
 
 from lookalike.core.seeds import numpy_rng, torch_rng
+from lookalike.losses.carp import Diagnostics
 from lookalike.methods.carp import CARP, CARPSettings
 from lookalike.methods.collapse import (
     COLLAPSED,
@@ -27,12 +28,12 @@ from lookalike.methods.collapse import (
 
 @pytest.mark.parametrize(("images", "block"), [(6, 4), (64, 512), (128, 512), (1024, 512), (256, 65_536)])
 def test_the_balance_of_random_choices_is_that_of_drawing(images, block):
-    rng, found = numpy_rng(0, "draws"), []
+    rng, actual = numpy_rng(0, "draws"), []
     for _ in range(1000):
         counts = np.unique(rng.integers(0, block, images), return_counts=True)[1] / images
-        found.append(math.log(block) + float((counts * np.log(counts)).sum()))
-    error = np.std(found) / len(found) ** 0.5
-    assert abs(expected_balance(images, block) - np.mean(found)) < 4 * error
+        actual.append(math.log(block) + float((counts * np.log(counts)).sum()))
+    error = np.std(actual) / len(actual) ** 0.5
+    assert abs(expected_balance(images, block) - np.mean(actual)) < 4 * error
 
 
 @pytest.mark.parametrize(
@@ -58,54 +59,61 @@ def guard(**sizes) -> CollapseMonitor:
 
 
 def read(
-    found: CollapseMonitor, step: int, *, clusters: float = 30.0, consistency: float = 2.0, balance: float = 0.5
+    actual: CollapseMonitor, step: int, *, clusters: float = 30.0, consistency: float = 2.0, balance: float = 0.5
 ) -> dict:
     chosen = torch.arange(4) + 4 * step
-    return found.update(step, consistency, balance, math.log(clusters), balance + 0.2, 0.1, chosen)
+    readings = (torch.tensor(value, dtype=torch.float64) for value in (math.log(clusters), balance + 0.2, 0.1))
+    return actual.update(step, consistency, balance, Diagnostics(*readings, chosen))
 
 
 def test_the_readings():
-    found = guard()
+    actual = guard()
     for step in range(1, 4):
-        told = read(found, step)
-    assert told["clusters"] == pytest.approx(30) and told["in_use"] == 12 and told["perplexity"] == pytest.approx(12)
-    assert told["consistency"] == pytest.approx(2 / math.log(128)) and told["balance"] == pytest.approx(
+        messages = read(actual, step)
+    assert (
+        messages["clusters"] == pytest.approx(30)
+        and messages["in_use"] == 12
+        and messages["perplexity"] == pytest.approx(12)
+    )
+    assert messages["consistency"] == pytest.approx(2 / math.log(128)) and messages["balance"] == pytest.approx(
         0.5 / math.log(128)
     )
-    assert told["balance_over_random"] == pytest.approx(0.5 - expected_balance(64, 128))
-    assert told["effective_prototypes"] == pytest.approx(128 * math.exp(-0.5))
-    assert told["effective_prototypes_worst"] == pytest.approx(128 * math.exp(-0.7))
-    assert told["in_use_at_random"] == pytest.approx(2048 * (1 - (1 - 1 / 2048) ** 12))
-    assert told["state"] == HEALTHY
+    assert messages["balance_over_random"] == pytest.approx(0.5 - expected_balance(64, 128))
+    assert messages["effective_prototypes"] == pytest.approx(128 * math.exp(-0.5))
+    assert messages["effective_prototypes_worst"] == pytest.approx(128 * math.exp(-0.7))
+    assert messages["in_use_at_random"] == pytest.approx(2048 * (1 - (1 - 1 / 2048) ** 12))
+    assert messages["state"] == HEALTHY
 
 
 def test_it_is_silent_at_the_start_and_then_speaks_at_once():
-    found = guard()
-    states = [read(found, step, clusters=1.2)["state"] for step in range(1, 60)]
+    actual = guard()
+    states = [read(actual, step, clusters=1.2)["state"] for step in range(1, 60)]
     assert states == [HEALTHY] * 50 + [COLLAPSED] * 9
-    assert "has collapsed at step 59" in found.message(COLLAPSED, 1.2, 2.0, 59)
+    assert "has collapsed at step 59" in actual.message(COLLAPSED, 1.2, 2.0, 59)
 
 
 def test_a_fall_by_half_within_fifty_steps():
-    found = guard()
-    states = [read(found, step, clusters=40 if step <= 100 else 18)["state"] for step in range(1, 160)]
+    actual = guard()
+    states = [read(actual, step, clusters=40 if step <= 100 else 18)["state"] for step in range(1, 160)]
     assert states[:100] == [HEALTHY] * 100 and states[100:150] == [FALLING] * 50 and states[150:] == [HEALTHY] * 9
-    assert "is collapsing" in found.message(FALLING, 18.0, 2.0, 110)
+    assert "is collapsing" in actual.message(FALLING, 18.0, 2.0, 110)
 
 
 def test_a_stall_is_told_from_a_collapse():
-    found = guard()
-    told = [read(found, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)]
-    assert told[-1]["state"] == STALLED
-    assert "Raise `optimizer.lr`" in found.message(STALLED, 1.01, 4.7, 59)
+    actual = guard()
+    messages = [
+        read(actual, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)
+    ]
+    assert messages[-1]["state"] == STALLED
+    assert "Raise `optimizer.lr`" in actual.message(STALLED, 1.01, 4.7, 59)
 
 
 def test_the_advice_names_the_setting_in_the_order_of_likely_causes():
     def advice(**sizes) -> str:
-        found = guard(**sizes)
+        actual = guard(**sizes)
         for step in range(1, 60):
-            read(found, step, clusters=1.5)
-        return found.message(COLLAPSED, 1.5, 2.0, 59)
+            read(actual, step, clusters=1.5)
+        return actual.message(COLLAPSED, 1.5, 2.0, 59)
 
     assert "`method.block_size` smaller: 512 is more than twice the batch of 64" in advice(
         block_size=512, teacher="stopgrad"

@@ -68,10 +68,10 @@ def make(name: str, seed: int = 0) -> Method:
 
 
 def step(method: Method) -> torch.Tensor:
-    found = method.embed(batch())
-    assert all(len(rows) == 12 for rows in found.values())
+    actual = method.embed(batch())
+    assert all(len(rows) == 12 for rows in actual.values())
     rows = batch()
-    return method.loss(found, Batch((), rows.layer, rows.labels, rows.ids))
+    return method.loss(actual, Batch((), rows.layer, rows.labels, rows.ids))
 
 
 NAMES = methods.names()
@@ -95,8 +95,8 @@ def test_all_that_is_trained_is_in_one_group(name):
     method = make(name)
     groups = method.param_groups(LearningRates(0.1, 0.2, 0.3))
     listed = [id(p) for group in groups for p in group["params"]]
-    wanted = [id(p) for p in [*method.context.model.parameters(), *method.parameters()]]
-    assert sorted(listed) == sorted(wanted)
+    expected = [id(p) for p in [*method.context.model.parameters(), *method.parameters()]]
+    assert sorted(listed) == sorted(expected)
     if method.command == "train":
         assert {group["name"]: group["lr"] for group in groups} == {"backbone": 0.1, "head": 0.2, "loss": 0.3}
 
@@ -113,10 +113,10 @@ def test_a_method_is_its_seed_its_settings_and_its_state(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_the_batch_does_not_matter(name):
     method, other = make(name), make(name)  # two: a memory would know the batch already
-    found, rows = method.embed(batch()), batch()
+    actual, rows = method.embed(batch()), batch()
     order = torch.randperm(12, generator=torch_rng(2, "order"))
-    shuffled = {key: value[order] for key, value in found.items()}
-    there = method.loss(found, Batch((), "pooled", rows.labels, rows.ids)).item()
+    shuffled = {key: value[order] for key, value in actual.items()}
+    there = method.loss(actual, Batch((), "pooled", rows.labels, rows.ids)).item()
     here = other.loss(shuffled, Batch((), "pooled", rows.labels[order], rows.ids[order])).item()
     assert here == pytest.approx(there, rel=1e-5)
 

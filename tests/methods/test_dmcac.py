@@ -67,11 +67,11 @@ def step(method: DMCAC, number: int = 1, **of):
 def test_a_class_gives_its_share_and_keeps_one_at_least():
     counts = [2, 3, 7, 8, 12, 41, 60]
     labels = np.repeat(np.arange(len(counts)), counts)
-    found = split_database(labels, fraction=0.2, seed=0)
-    ours = Counter(labels[found.database].tolist())
+    actual = split_database(labels, fraction=0.2, seed=0)
+    ours = Counter(labels[actual.database].tolist())
     assert [ours[c] for c in range(len(counts))] == [1, 1, 1, 2, 2, 8, 12]
     assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, 0.2) for n in counts]
-    assert sorted([*found.queries, *found.database]) == list(range(len(labels)))
+    assert sorted([*actual.queries, *actual.database]) == list(range(len(labels)))
     for share in (0.05, 0.5, 0.9):
         ours = Counter(labels[split_database(labels, fraction=share, seed=0).database].tolist())
         assert [ours[c] for c in range(len(counts))] == [naive.database_count(n, share) for n in counts]
@@ -87,8 +87,8 @@ def test_the_draw_is_its_seed_and_leaves_out_what_has_no_label():
 
 def test_single_images_are_searched_only_and_named(capsys):
     labels = np.array([0, 0, 0, 1, 2, 2])
-    found = split_database(labels, fraction=0.2, seed=0)
-    assert 3 in found.database and 1 not in labels[found.queries]
+    actual = split_database(labels, fraction=0.2, seed=0)
+    assert 3 in actual.database and 1 not in labels[actual.queries]
     assert "1 class has a single image, which is in the database only" in capsys.readouterr().err
     split_database(np.array([0, 0, 0, 1, 2, 2, 3]), fraction=0.2, seed=0, verbose=True)
     assert "2 classes have a single image, which is in the database only" in capsys.readouterr().err
@@ -115,8 +115,8 @@ def test_a_split_of_ones_own_names_the_classes_it_cannot_answer(capsys):
     table = Columns(label=names, role=roles)
     with pytest.raises(LookalikeError, match="1 of 2 query classes have no image in the database: `gull`"):
         split_database(labels, fraction=0.2, seed=0, table=table, column="role")
-    found = split_database(labels, fraction=0.2, seed=0, table=table, column="role", allow_unanswered=True)
-    assert found.queries.tolist() == [0, 2, 3] and found.database.tolist() == [1]
+    actual = split_database(labels, fraction=0.2, seed=0, table=table, column="role", allow_unanswered=True)
+    assert actual.queries.tolist() == [0, 2, 3] and actual.database.tolist() == [1]
     assert "66.7% of the queries have no image of their class" in capsys.readouterr().err
     with pytest.raises(LookalikeError, match="no column `part`"):
         split_database(labels, fraction=0.2, seed=0, table=table, column="part")
@@ -163,18 +163,18 @@ def test_everything_promised_is_logged():
     method = make()
     loss, z = step(method)
     logs = method.context.logs
-    wanted = {f"{kind}/{name}" for kind in ("term", "gradient") for name in ("divergence", "classes", "attention")}
-    wanted |= {"union/mean", "union/min", "union/max", "union/own", "union/missing", "attention/own", "database/age"}
-    assert wanted | {"cosine"} == set(logs)
-    found = method.retrieve(z)
-    sizes = [len(set(m[k].tolist())) for m, k in zip(found.members, found.mask, strict=True)]
+    expected = {f"{kind}/{name}" for kind in ("term", "gradient") for name in ("divergence", "classes", "attention")}
+    expected |= {"union/mean", "union/min", "union/max", "union/own", "union/missing", "attention/own", "database/age"}
+    assert expected | {"cosine"} == set(logs)
+    actual = method.retrieve(z)
+    sizes = [len(set(m[k].tolist())) for m, k in zip(actual.members, actual.mask, strict=True)]
     assert (logs["union/min"], logs["union/max"]) == (min(sizes), max(sizes))
     labels, there = queries(method)[1].labels, method.context.labels[method.database]
-    own = [(there[m[k]] == label).float().mean() for m, k, label in zip(*found, labels, strict=True)]
+    own = [(there[m[k]] == label).float().mean() for m, k, label in zip(*actual, labels, strict=True)]
     assert logs["union/own"] == pytest.approx(float(sum(own) / len(own)))
     assert logs["union/missing"] == pytest.approx(sum(o == 0 for o in own) / len(own))
     masses = []
-    for views, label, members, real in zip(z.detach(), labels, *found, strict=True):
+    for views, label, members, real in zip(z.detach(), labels, *actual, strict=True):
         near = method.vectors[members[real]]
         for view in views:
             logits = (method.heads.query @ view) @ (near @ method.heads.key.t()).t() / DIM**0.5
@@ -213,11 +213,11 @@ def test_a_term_alone_needs_no_database():
 def test_views_can_be_compared_as_points():
     method = make(distance="cosine", weights={"classes": 0, "attention": 0})
     loss, z = step(method)
-    wanted = []
+    expected = []
     for views in z.detach():
         pairs = [(1 - views[i] @ views[j]) ** 2 for i in range(3) for j in range(i)]
-        wanted.append(sum(pairs) ** 0.5)
-    assert loss.item() == pytest.approx(float(sum(wanted) / len(wanted)), rel=1e-5)
+        expected.append(sum(pairs) ** 0.5)
+    assert loss.item() == pytest.approx(float(sum(expected) / len(expected)), rel=1e-5)
     assert method.context.logs["gradient/divergence"] > 0 and not method.context.asked, "no database is needed"
     both = make(distance="cosine", weights={"classes": 0})
     more, _ = step(both)
@@ -246,8 +246,8 @@ def made_at(unit, every, steps, each):
 def test_the_database_is_made_anew_when_it_is_due():
     assert made_at("steps", 3, 8, 4)[0] == [1, 4, 7]
     assert made_at("epochs", 2, 12, 3)[0] == [1, 7]
-    found, method = made_at("never", 1, 9, 3)
-    assert found == [1] and method.context.logs["database/age"] == 8
+    actual, method = made_at("never", 1, 9, 3)
+    assert actual == [1] and method.context.logs["database/age"] == 8
 
 
 def test_how_stale_it_was_is_logged_when_it_is_made():
@@ -355,10 +355,10 @@ def test_maps_by_class_are_those_of_a_loop(k):
             for m, w in enumerate(naive.attention(query, list(rows), as_dict)[0]):
                 whole[there[m]] += w
                 cosine[there[m]] += query @ rows[m] / 5  # rows of each class
-            found = naive.top_k(query, rows, k or 20)
-            weights, _ = naive.attention(query, [rows[m] for m in found], as_dict)
-            for m, w in zip(found, weights, strict=True):
-                share[there[m]] += 1 / len(found)
+            actual = naive.top_k(query, rows, k or 20)
+            weights, _ = naive.attention(query, [rows[m] for m in actual], as_dict)
+            for m, w in zip(actual, weights, strict=True):
+                share[there[m]] += 1 / len(actual)
                 mass[there[m]] += w
         count = (labels == c).sum()
         assert torch.allclose(maps.fraction[c], share / count, atol=1e-6)

@@ -19,10 +19,10 @@ def make(name, **settings):
 
 def loss_of(method, z=None):
     rows = batch()
-    found = method.embed(rows)
+    actual = method.embed(rows)
     if z is not None:
-        found["z"] = z
-    return method.loss(found, Batch((), rows.layer, rows.labels, rows.ids))
+        actual["z"] = z
+    return method.loss(actual, Batch((), rows.layer, rows.labels, rows.ids))
 
 
 def test_what_remains_when_the_parts_are_off():
@@ -58,9 +58,9 @@ def test_divas_slow_copy_and_queue():
     before = head.weight.detach().clone()
     with torch.no_grad():
         head.weight += 1.0
-    kept = head.weight.detach().clone()
+    selected = head.weight.detach().clone()
     method.loss(method.embed(batch()), batch())
-    assert torch.equal(head.weight, kept)  # the slow weights were in it for a moment only
+    assert torch.equal(head.weight, selected)  # the slow weights were in it for a moment only
     for _ in range(3):
         method.after_step()
     slow = method.get_buffer(f"momentum_{[id(p) for p in method._trained].index(id(head.weight))}")
@@ -105,14 +105,14 @@ def test_the_priors_rows_get_the_spread_of_uniform_noise():
 def test_a_teacher_draws_the_student():
     """A step along S2SD's feature term brings the similarities nearer to those of the features."""
     method = make("s2sd", target_dims=[], feature_weight=1.0)
-    found = method.embed(batch())
+    actual = method.embed(batch())
     from lookalike.losses.s2sd import distillation_loss
 
-    z = found["z"].detach().requires_grad_()
-    apart = distillation_loss(found["features"], z)
+    z = actual["z"].detach().requires_grad_()
+    apart = distillation_loss(actual["features"], z)
     apart.backward()
     moved = torch.nn.functional.normalize(z.detach() - 0.5 * z.grad, dim=1)
-    assert distillation_loss(found["features"], moved) < apart
+    assert distillation_loss(actual["features"], moved) < apart
 
 
 def test_blocks():

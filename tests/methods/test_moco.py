@@ -38,10 +38,10 @@ def test_the_loss_is_that_of_the_own_key_among_the_queue():
     method, queue = make(), []
     for number in (1, 2, 3, 4):
         method.context.step = number
-        found = pair(number)
-        queue = [*queue, *found["key"].tolist()][-30:]
-        wanted = naive(found["query"], queue, range(len(queue) - 12, len(queue)))
-        assert method.loss(found, batch()).item() == pytest.approx(wanted, rel=1e-4)
+        actual = pair(number)
+        queue = [*queue, *actual["key"].tolist()][-30:]
+        expected = naive(actual["query"], queue, range(len(queue) - 12, len(queue)))
+        assert method.loss(actual, batch()).item() == pytest.approx(expected, rel=1e-4)
     assert method.memory.count == 30
 
 
@@ -67,8 +67,8 @@ def test_the_key_encoder_follows_slowly_and_has_no_gradient():
     for old, new in zip(before, method.key_model.parameters(), strict=True):
         assert torch.allclose(new, old + 0.1)
         assert not new.requires_grad
-    found = method.embed(batch())
-    assert found["query"].requires_grad and not found["key"].requires_grad
+    actual = method.embed(batch())
+    assert actual["query"].requires_grad and not actual["key"].requires_grad
 
 
 def test_keys_are_shuffled_and_put_back():
@@ -83,9 +83,9 @@ def test_keys_are_shuffled_and_put_back():
     method.context.features = watch
     rows = batch()
     same = Batch((rows.views[0], rows.views[0]), rows.layer, rows.labels, rows.ids)
-    found = method.embed(same)
+    actual = method.embed(same)
     assert not torch.equal(seen[0], rows.views[0])
     assert sorted(seen[0].tolist()) == sorted(rows.views[0].tolist())
     # The encoders are still equal, so each key is its own image's query.
-    assert torch.allclose(found["query"], found["key"], atol=1e-6)
+    assert torch.allclose(actual["query"], actual["key"], atol=1e-6)
     assert len(method.views("a view")) == 2

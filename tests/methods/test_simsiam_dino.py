@@ -38,14 +38,14 @@ def test_simsiam_is_the_mean_cosine_of_prediction_and_the_other_view():
             a, b = p[i, v].tolist(), z[i, w].tolist()
             dot = sum(x * y for x, y in zip(a, b, strict=True))
             total -= dot / math.sqrt(sum(x * x for x in a) * sum(x * x for x in b))
-    found = make_simsiam().loss({"p": p, "target": z}, batch())
-    assert found.item() == pytest.approx(total / 8, rel=1e-5)
+    actual = make_simsiam().loss({"p": p, "target": z}, batch())
+    assert actual.item() == pytest.approx(total / 8, rel=1e-5)
 
 
 def test_simsiam_stops_the_gradient_at_the_target():
-    found = make_simsiam().embed(batch())
-    assert found["p"].requires_grad and not found["target"].requires_grad
-    assert found["p"].shape == found["target"].shape == (12, 2, 6)
+    actual = make_simsiam().embed(batch())
+    assert actual["p"].requires_grad and not actual["target"].requires_grad
+    assert actual["p"].shape == actual["target"].shape == (12, 2, 6)
 
 
 def test_dino_is_the_cross_entropy_with_a_centered_sharp_teacher():
@@ -72,9 +72,9 @@ def test_dinos_teacher_follows_and_is_what_is_kept():
             parameter.add_(1.0)
     method.before_update()
     assert all(torch.allclose(n, o + 0.1) for o, n in zip(before, method.teacher.parameters(), strict=True))
-    found = method.embed(batch())
-    assert found["student"].shape == (12, 2, 9) and not found["teacher"].requires_grad
-    assert found["student"].detach().abs().max() <= 1 + 1e-6  # products of unit rows
+    actual = method.embed(batch())
+    assert actual["student"].shape == (12, 2, 9) and not actual["teacher"].requires_grad
+    assert actual["student"].detach().abs().max() <= 1 + 1e-6  # products of unit rows
 
 
 @pytest.mark.parametrize("make", [make_simsiam, make_dino])

@@ -62,25 +62,25 @@ def test_filling_encodes_random_training_images_once():
     around = context()
     around.labels = torch.arange(36) % 3
     around.labels[5] = -1
-    asked = []
+    requested = []
 
     def encode(rows):
-        asked.append(rows)
+        requested.append(rows)
         out = torch.nn.functional.one_hot(torch.from_numpy(rows) % DIM, DIM).float()
         return out
 
     around.encode = encode
     method = make(around, memory={"size": 20, "warmup_steps": 1, "fill": True, "drift": "none"})
     step(method, 1)
-    assert not asked
+    assert not requested
     step(method, 2)
-    assert len(asked) == 1 and len(set(asked[0])) == 20 and 5 not in asked[0]
+    assert len(requested) == 1 and len(set(requested[0])) == 20 and 5 not in requested[0]
     assert method.memory.count == 20
-    kept = method.memory.row_ids.tolist()[12:]  # the batch has overwritten the first ones
-    assert kept == asked[0][12:].tolist()
-    assert method.memory.row_labels.tolist()[12:] == [int(around.labels[row]) for row in kept]
+    selected = method.memory.row_ids.tolist()[12:]  # the batch has overwritten the first ones
+    assert selected == requested[0][12:].tolist()
+    assert method.memory.row_labels.tolist()[12:] == [int(around.labels[row]) for row in selected]
     step(method, 3)
-    assert len(asked) == 1
+    assert len(requested) == 1
 
 
 def test_the_batch_loss_is_added():
@@ -119,10 +119,10 @@ def test_watched_rows_are_given_to_the_meter():
     step(method, 1)
     first = method.memory_rows(8)
     step(method, 2)
-    found = method.memory_rows(8)
-    assert found is not None and first is not None and len(found.ids) == 8
-    assert torch.equal(found.original, first.original)
-    assert not torch.allclose(found.adapted, found.original)
+    actual = method.memory_rows(8)
+    assert actual is not None and first is not None and len(actual.ids) == 8
+    assert torch.equal(actual.enqueued, first.enqueued)
+    assert not torch.allclose(actual.adapted, actual.enqueued)
 
 
 def test_wrong_settings_are_sentences():

@@ -65,10 +65,10 @@ def test_a_timm_name_without_weights_fails_at_once_offline(monkeypatch: pytest.M
 def test_weights_in_the_cache_of_torch_hub_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     source = backbones.create_backbone("test_resnet")
-    kept = tmp_path / "hub" / "checkpoints" / "weights.pth"
-    kept.parent.mkdir(parents=True)
-    torch.save(source.state_dict(), kept)
-    assert backbones._timm_file("test_resnet", {"url": "https://example.org/weights.pth"}) == kept
+    stored = tmp_path / "hub" / "checkpoints" / "weights.pth"
+    stored.parent.mkdir(parents=True)
+    torch.save(source.state_dict(), stored)
+    assert backbones._timm_file("test_resnet", {"url": "https://example.org/weights.pth"}) == stored
 
 
 def test_misspelt_names_are_answered_with_the_nearest() -> None:
@@ -76,7 +76,7 @@ def test_misspelt_names_are_answered_with_the_nearest() -> None:
         Embedder.from_pretrained("eficientnet_lite0")
 
 
-def test_random_weights_must_be_asked_for_and_are_always_the_same() -> None:
+def test_random_weights_must_be_requested_and_are_always_the_same() -> None:
     state = torch.get_rng_state()
     a = Embedder.from_pretrained("test_resnet", weights="random")
     assert torch.equal(torch.get_rng_state(), state)  # nobody else's numbers moved
@@ -175,3 +175,17 @@ def test_cls_of_a_distilled_network_is_its_first_token() -> None:
         tokens = model.backbone.forward_features(x)
         assert torch.equal(model.pooled(x), tokens[:, 0])
         assert not torch.allclose(tokens[:, 0], tokens[:, 1])
+
+
+def test_a_pickle_that_is_cut_in_the_middle_is_a_damaged_file(tmp_path: Path) -> None:
+    import zipfile
+
+    torch.save({"a.weight": torch.zeros(4)}, tmp_path / "weights.pt")
+    with zipfile.ZipFile(tmp_path / "weights.pt") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    for pickle in (b"\x80\x02\x86.", b"\x80\x02s.", b"\x80\x02K\x01K\x02u.", b"\x80\x02h\x05."):
+        with zipfile.ZipFile(tmp_path / "odd.pt", "w") as archive:
+            for name, data in members.items():
+                archive.writestr(name, pickle if name.endswith("data.pkl") else data)
+        with pytest.raises(LookalikeError, match=r"damaged or incomplete|more than tensors"):
+            backbones.read_tensors(tmp_path / "odd.pt")

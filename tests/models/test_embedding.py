@@ -1,4 +1,4 @@
-"""The verb `embed`."""
+"""The command `embed`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def test_parquet(model: Embedder, files: list[Path], tmp_path: Path) -> None:
     table = pq.read_table(tmp_path / "v.parquet")
     assert table.column_names[:2] == ["row_id", "path"]
     rows = np.stack(table["vector"].to_pylist()).astype(np.float32)
-    wanted = model.encode([folder / path for path in table["path"].to_pylist()])
-    np.testing.assert_allclose(rows, wanted, atol=1e-6)
+    expected = model.encode([folder / path for path in table["path"].to_pylist()])
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
     assert json.loads(table.schema.metadata[b"lookalike"])["fingerprint"] == model.fingerprint()
     assert (done.count, done.dim, done.failures) == (12, model.dim, [])
     assert json.loads(json.dumps(done.to_json()))["count"] == 12
@@ -62,12 +62,12 @@ def test_unreadable_images_are_left_out_and_listed(
 
 def test_dry_run_writes_nothing(model: Embedder, files: list[Path], tmp_path: Path) -> None:
     done = embed(source=files[0].parent.parent, out=tmp_path / "v.npy", model=model, dry_run=True)
-    assert done.dry_run
+    assert done.dry_run and done.seconds > 0
     assert done.bytes >= 12 * model.dim * 4
     assert not (tmp_path / "v.npy").exists()
 
 
-def test_no_room_is_said_before_the_work(
+def test_no_space_is_reported_before_the_work(
     model: Embedder, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(core_files, "free_bytes", lambda _: 1000)
@@ -111,3 +111,14 @@ def test_a_coarser_precision_says_what_it_costs(
     else:
         metadata = pq.read_table(tmp_path / "v.parquet").schema.metadata[b"lookalike"]
         assert json.loads(metadata)["precision"] == "bf16"
+
+
+def test_the_time_is_estimated_from_a_few_batches(model: Embedder, files: list[Path], tmp_path: Path) -> None:
+    """Within a factor of two on an idle machine; another program may take a core meanwhile."""
+    from lookalike.data import read_table
+
+    table = read_table(files[0].parent.parent)
+    table = table.take(np.arange(len(table)).repeat(40))
+    expected = embed(source=table, out=tmp_path / "v.npy", model=model, dry_run=True).seconds
+    taken = embed(source=table, out=tmp_path / "v.npy", model=model, progress=False).seconds
+    assert 0.25 < expected / taken < 4

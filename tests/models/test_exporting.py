@@ -1,4 +1,4 @@
-"""The verb `export`."""
+"""The command `export`."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.Exp
     assert about["fingerprint"] == model.fingerprint()
     assert json.loads(about["preprocess"])["size"] == 48
     assert {entry.domain: entry.version for entry in graph.opset_import}[""] == onnx_runtime.OPSET
-    (given,) = graph.graph.input
-    dims = given.type.tensor_type.shape.dim
+    (inputs,) = graph.graph.input
+    dims = inputs.type.tensor_type.shape.dim
     assert dims[0].dim_param
     assert [dim.dim_value for dim in dims[1:]] == [48, 48, 3]
     assert str(out.parent) not in str(about)  # nothing of the machine it was made on

@@ -37,17 +37,17 @@ def test_momentum_batch_norm_is_the_formula():
         layer.set_epoch(epoch, 4)
         got.append(layer(rows).detach().numpy())
     listed = [rows.tolist() for rows in batches]
-    wanted, mean, var = naive.momentum_batch_norm(
+    expected, mean, var = naive.momentum_batch_norm(
         listed, epochs_of, 4, 10, layer.weight.tolist(), layer.bias.tolist(), eps=layer.eps
     )
-    for ours, theirs in zip(got, wanted, strict=True):
+    for ours, theirs in zip(got, expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
     np.testing.assert_allclose(layer.running_mean, mean, rtol=1e-9)
     np.testing.assert_allclose(layer.running_var, var, rtol=1e-9)
     # Inference uses those, and the layer's own eps.
     x = batches[0]
-    wanted = (x - layer.running_mean) / (layer.running_var + layer.eps).sqrt() * layer.weight + layer.bias
-    assert torch.allclose(layer.eval()(x), wanted)
+    expected = (x - layer.running_mean) / (layer.running_var + layer.eps).sqrt() * layer.weight + layer.bias
+    assert torch.allclose(layer.eval()(x), expected)
 
 
 def test_the_gradient_of_momentum_batch_norm_goes_through_the_present_batch():
@@ -91,8 +91,8 @@ def test_a_saved_model_keeps_its_norm_layer(name, tmp_path):
     np.testing.assert_array_equal(again.encode([image], runtime="torch"), rows)
     # Linear → length one → norm → length one.
     inner = unit(model.head(unit(torch.from_numpy(model.features([image], runtime="torch")))))
-    wanted = inner if name == "none" else unit(model.norm(inner))
-    np.testing.assert_allclose(rows, wanted.detach().numpy(), atol=1e-6)
+    expected = inner if name == "none" else unit(model.norm(inner))
+    np.testing.assert_allclose(rows, expected.detach().numpy(), atol=1e-6)
 
 
 def test_a_misspelt_layer_is_answered():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,3 +175,30 @@ def test_no_folder_there(tmp_path: Path) -> None:
 def test_weights_for_a_folder_are_refused(saved: Path) -> None:
     with pytest.raises(LookalikeError, match="leave `weights` out"):
         Embedder.from_pretrained(saved, weights="random")
+
+
+def test_checking_the_weights_costs_little(tmp_path: Path, home: Path) -> None:
+    """About a twentieth of the time of one processor, and it runs beside the loading; a fraction of compiling."""
+    from lookalike.core import artifacts
+    from lookalike.core.files import checksum
+    from lookalike.models.inference import openvino_compiled, openvino_runtime
+
+    def seconds(work: Callable[[], Any]) -> float:
+        times = []
+        for _ in range(4):
+            start = time.thread_time()
+            work()
+            times.append(time.thread_time() - start)
+        return min(times)
+
+    model = Embedder.from_pretrained("efficientnet_lite0")
+    model.save_pretrained(tmp_path / "model")
+    loading = seconds(lambda: Embedder.from_pretrained(tmp_path / "model"))
+    assert seconds(lambda: checksum(tmp_path / "model" / "model.safetensors")) < 0.08 * loading
+
+    def compile_model() -> None:
+        openvino_compiled.compiled_models.clear()
+        openvino_compiled.compile_model(converted, 8, "f32")
+
+    converted = openvino_runtime.convert(model, "embedding")
+    assert seconds(lambda: artifacts.is_whole(converted)) < 0.05 * seconds(compile_model)

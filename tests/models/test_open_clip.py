@@ -66,13 +66,13 @@ def test_words_ask_an_index(tiny: Embedder, tmp_path: Path, home: Path) -> None:
 
     folder = helpers.make_images(tmp_path / "images", classes=2, images=4)
     index(folder=folder, model=tiny, index=tmp_path / "index", calibrate=False, progress=False)
-    found: Any = search(text="a red bird", index=tmp_path / "index", k=8)
-    assert isinstance(found, Hits) and len(found) == 8
+    result: Any = search(text="a red bird", index=tmp_path / "index", k=8)
+    assert isinstance(result, Hits) and len(result) == 8
     with Index.open(tmp_path / "index") as opened:
-        wanted = opened.embed_text("a red bird")
-        for hit in found:
+        expected = opened.embed_text("a red bird")
+        for hit in result:
             record = opened.store.get([hit.id], vectors=True)[0]
-            assert record is not None and abs(float(record.vector @ wanted) - hit.score) < 1e-4  # type: ignore[operator]
+            assert record is not None and abs(float(record.vector @ expected) - hit.score) < 1e-4  # type: ignore[operator]
     with pytest.raises(LookalikeError, match="Give either"):
         search(text="a", query=folder / "class-00" / "0.jpg", index=tmp_path / "index")
     with pytest.raises(LookalikeError, match="Give either"):
@@ -87,16 +87,16 @@ def test_words_of_a_calibrated_index_have_no_percentages(tiny: Embedder, tmp_pat
     place = tmp_path / "index"
     assert index(folder=folder, model=tiny, index=place, progress=False).calibrated
     first, other = folder / "class-00" / "0.jpg", folder / "class-05" / "1.jpg"
-    found = search(text="a red bird", more=[first], less=[other], index=place, k=5)
-    assert isinstance(found, Hits) and found.kind == "uncalibrated" and found.best is not None
-    assert found.best.probability is None and found.best.closer_than is None
-    assert found.detail == found.note and "calibrated for images" in found.detail
+    result = search(text="a red bird", more=[first], less=[other], index=place, k=5)
+    assert isinstance(result, Hits) and result.kind == "uncalibrated" and result.best is not None
+    assert result.best.probability is None and result.best.closer_than is None
+    assert result.detail == result.note and "calibrated for images" in result.detail
     with Index.open(place) as opened:
         images = tiny.encode([first, other])
-        wanted = direction(np.stack([opened.embed_text("a red bird"), images[0]]), images[1:])
-        record = opened.store.get([found.best.id], vectors=True)[0]
+        expected = direction(np.stack([opened.embed_text("a red bird"), images[0]]), images[1:])
+        record = opened.store.get([result.best.id], vectors=True)[0]
         assert record is not None and record.vector is not None
-        assert found.best.score == pytest.approx(float(record.vector @ wanted), abs=1e-4), "images count too"
+        assert result.best.score == pytest.approx(float(record.vector @ expected), abs=1e-4), "images count too"
     assert search(query=first, index=place)[1].probability is not None  # type: ignore[union-attr]
     with pytest.raises(LookalikeError, match="part of an image"):
         search(text="a red bird", box=(0, 0, 9, 9), index=place)

@@ -32,8 +32,8 @@ def test_every_pooling_equals_its_loops(name: str, layout: str) -> None:
     if layout == "tokens":  # one class token in front, that must not be pooled
         pool, x = Pooling(name, prefix=1), torch.cat([torch.full((2, 1, 5), 99.0), x.flatten(2).transpose(1, 2)], 1)
     got = pool(x).numpy()
-    wanted = [[naive(name, maps[n, c].ravel()) for c in range(5)] for n in range(2)]
-    np.testing.assert_allclose(got, wanted, rtol=1e-12)
+    expected = [[naive(name, maps[n, c].ravel()) for c in range(5)] for n in range(2)]
+    np.testing.assert_allclose(got, expected, rtol=1e-12)
 
 
 def test_the_class_token_is_the_first() -> None:

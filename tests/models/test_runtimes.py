@@ -15,7 +15,7 @@ import torch
 
 from lookalike.core import folders
 from lookalike.models import Embedder
-from lookalike.models.inference import onnx_runtime, openvino_runtime, runtimes, torch_runtime
+from lookalike.models.inference import onnx_runtime, openvino_compiled, openvino_runtime, runtimes, torch_runtime
 from lookalike.models.inference.inputs import ImageStream, image_stream
 from lookalike.models.inference.runtime_base import RuntimeUnavailable
 from tests.helpers import make_image
@@ -39,12 +39,12 @@ def test_openvino_agrees_with_torch(model: Embedder, layer: str) -> None:
 
 def test_onnx_agrees_with_torch(model: Embedder, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model.set_random_head(16)
-    wanted = model.encode(IMAGES, runtime="torch")
-    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx", batch_size=4), wanted, atol=1e-5)
+    expected = model.encode(IMAGES, runtime="torch")
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx", batch_size=4), expected, atol=1e-5)
     monkeypatch.setattr(openvino_runtime, "installed", lambda: False)
     assert chosen(model, IMAGES) == "onnx"  # where it is all there is, and ready
     monkeypatch.setattr(onnx_runtime, "write_onnx", lambda *_: pytest.fail("exported again"))
-    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx"), wanted, atol=1e-5)
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx"), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["test_vit", "test_convnext", "test_resnet"])
@@ -58,11 +58,11 @@ def test_other_families_run_on_openvino(name: str) -> None:
 def test_lite0_agrees_within_the_promise() -> None:
     """f32 must be asked for: this processor's default may be bf16, which is off by a hundred times as much."""
     model = Embedder.from_pretrained("efficientnet_lite0", size=96)
-    wanted = model.encode(IMAGES, runtime="torch")
-    np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), wanted, atol=1e-5)
-    np.testing.assert_allclose(model.encode(IMAGES[:3], runtime="openvino"), wanted[:3], atol=1e-5)
+    expected = model.encode(IMAGES, runtime="torch")
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), expected, atol=1e-5)
+    np.testing.assert_allclose(model.encode(IMAGES[:3], runtime="openvino"), expected[:3], atol=1e-5)
     coarse = model.encode(IMAGES, runtime="openvino", precision="bf16")
-    assert ((coarse * wanted).sum(1) > 0.98).all()
+    assert ((coarse * expected).sum(1) > 0.98).all()
     np.testing.assert_allclose(np.linalg.norm(coarse, axis=1), 1, atol=1e-5)
 
 
@@ -71,14 +71,14 @@ def test_lite0_agrees_within_the_promise() -> None:
 def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     model.train()
-    wanted = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
+    expected = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
     monkeypatch.setattr(torch_runtime, "MIN_IMAGES", len(IMAGES))
     got = model.features(IMAGES, layer=layer, runtime="torch", batch_size=4)
     assert model.training and not torch.jit.onednn_fusion_enabled()
     assert torch_runtime._last_graph[(model.fingerprint(layer), layer, 1)] is not None
-    assert got.dtype == wanted.dtype
-    scale = np.abs(wanted).max()
-    np.testing.assert_allclose(got / scale, wanted / scale, atol=2e-3 if layer == "stage1" else 1e-5)
+    assert got.dtype == expected.dtype
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(got / scale, expected / scale, atol=2e-3 if layer == "stage1" else 1e-5)
     again = model.features(IMAGES, layer=layer, runtime="torch", batch_size=11)
     np.testing.assert_array_equal(got, again)  # blocks are the same whatever the batch
     with torch.no_grad():
@@ -103,7 +103,7 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
         assert graph is not None
         return graph(crops)
 
-    def wanted(model: Embedder) -> np.ndarray:
+    def expected(model: Embedder) -> np.ndarray:
         with torch.no_grad():
             return model.eval()(torch.from_numpy(crops)).numpy()
 
@@ -112,7 +112,7 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
     for _ in range(3):
         model.train()  # in between the weights move in training mode
         got = ours(model)
-        np.testing.assert_allclose(got, wanted(model), atol=1e-5)
+        np.testing.assert_allclose(got, expected(model), atol=1e-5)
         assert before is None or np.abs(got - before).max() > 1e-3
         before = got
         with torch.no_grad():
@@ -124,7 +124,7 @@ def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypat
     torch_runtime._last_graph.clear()
     np.testing.assert_array_equal(ours(model), last)  # a resumed run, which traces anew, finds the same bits
     model.set_random_head(16, seed=1)
-    np.testing.assert_allclose(ours(model), wanted(model), atol=1e-5)
+    np.testing.assert_allclose(ours(model), expected(model), atol=1e-5)
     assert len(traced) == 3  # other tensors: traced anew
     alive = weakref.ref(model)
     del model, value
@@ -154,14 +154,14 @@ def test_a_network_that_cannot_be_fused_is_run_layer_by_layer(
     make: Callable[..., Embedder], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make()
-    wanted = model.encode(IMAGES, runtime="torch")
+    expected = model.encode(IMAGES, runtime="torch")
     monkeypatch.setattr(torch_runtime, "MIN_IMAGES", 3)
     for name, broken in (("trace", _refuses), ("freeze", lambda graph: _wrong)):
         torch_runtime._last_graph.clear()
         torch_runtime._traces.clear()
         with monkeypatch.context() as patch:
             patch.setattr(torch.jit, name, broken)
-            np.testing.assert_array_equal(model.encode(IMAGES, runtime="torch"), wanted)
+            np.testing.assert_array_equal(model.encode(IMAGES, runtime="torch"), expected)
         assert list(torch_runtime._last_graph.values()) == [None]
     torch_runtime._last_graph.clear()
 
@@ -281,13 +281,13 @@ def test_a_runtime_that_computes_something_else_is_refused(
 
 def test_a_damaged_entry_is_made_again(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
-    wanted = model.encode(IMAGES, runtime="openvino")
-    entry = openvino_runtime.cache_path(model, "embedding")
+    expected = model.encode(IMAGES, runtime="openvino")
+    entry = openvino_runtime.convert(model, "embedding")
     for file in ("model.bin", "model.xml"):
         for damage in (b"", flipped((entry / file).read_bytes())):
-            openvino_runtime._compiled.clear()
+            openvino_compiled.compiled_models.clear()
             (entry / file).write_bytes(damage)
-            np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), wanted, atol=1e-6)
+            np.testing.assert_allclose(model.encode(IMAGES, runtime="openvino"), expected, atol=1e-6)
             assert (entry / file).read_bytes() != damage
 
 
@@ -300,17 +300,17 @@ def flipped(data: bytes) -> bytes:
 def test_a_damaged_onnx_entry_is_made_again(make: Callable[..., Embedder], home: Path) -> None:
     pytest.importorskip("onnxscript")
     model = make()
-    wanted = model.encode(IMAGES, runtime="onnx")
+    expected = model.encode(IMAGES, runtime="onnx")
     file = onnx_runtime.cache_path(model, "embedding") / "model.onnx"
     onnx_runtime._sessions.clear()
     file.write_bytes(flipped(file.read_bytes()))
-    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx"), wanted, atol=1e-6)
+    np.testing.assert_allclose(model.encode(IMAGES, runtime="onnx"), expected, atol=1e-6)
 
 
 def test_the_cache_is_the_owners_alone(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
     model.encode(IMAGES, runtime="openvino")
-    assert openvino_runtime.cache_path(model, "embedding").stat().st_mode & 0o077 == 0
+    assert openvino_runtime.convert(model, "embedding").stat().st_mode & 0o077 == 0
 
 
 def test_openvino_cannot_phone_home(model: Embedder) -> None:
@@ -323,13 +323,13 @@ def test_openvino_cannot_phone_home(model: Embedder) -> None:
 
 def test_only_so_many_compiled_models_are_kept(model: Embedder) -> None:
     path = openvino_runtime.convert(model, "embedding")
-    for block in range(1, openvino_runtime._compiled.max_size + 3):
-        openvino_runtime.compile_model(path, block, "f32")
-    assert [name[1] for name in openvino_runtime._compiled] == [3, 4, 5, 6]
+    for block in range(1, openvino_compiled.compiled_models.max_size + 3):
+        openvino_compiled.compile_model(path, block, "f32")
+    assert [name[1] for name in openvino_compiled.compiled_models] == [3, 4, 5, 6]
 
 
 def test_requests_come_back_when_a_caller_stops_early(model: Embedder) -> None:
-    runtime = openvino_runtime.OpenVINORuntime(model, "embedding")
+    runtime = openvino_runtime.open_runtime(model, "embedding")
     batch = np.zeros((32, 48, 48, 3), np.uint8)
     rows = runtime.run(iter([batch] * 50))
     next(rows)

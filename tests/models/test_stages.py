@@ -21,11 +21,11 @@ def test_lower_and_upper_make_the_whole(name: str) -> None:
     stages = [layer for layer in model.layers if layer.startswith("stage")]
     assert len(stages) >= 2
     with torch.inference_mode():
-        wanted = model(x)
+        expected = model(x)
         for layer in stages:
-            torch.testing.assert_close(model.from_layer(layer, model.stage(layer, x)), wanted, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(model.from_layer("pooled", model.pooled(x)), wanted)
-        assert torch.equal(model.from_layer("embedding", wanted), wanted)
+            torch.testing.assert_close(model.from_layer(layer, model.stage(layer, x)), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(model.from_layer("pooled", model.pooled(x)), expected)
+        assert torch.equal(model.from_layer("embedding", expected), expected)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

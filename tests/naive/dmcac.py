@@ -15,8 +15,8 @@ def top_k(view, database, k):
 
 def union(lists):
     out = set()
-    for found in lists:
-        out |= set(found)
+    for result in lists:
+        out |= set(result)
     return sorted(out)
 
 
@@ -61,8 +61,8 @@ def terms(views, label, rows, heads, temperature):
     frob = frobenius(views, rows, temperature)
     classes = sum(cross_entropy([w @ view for w in heads["classifier"]], label) for view in views)
     mixed = [attention(view, rows, heads)[1] for view in views]
-    found = sum(cross_entropy([w @ mix for w in heads["attention_classifier"]], label) for mix in mixed)
-    return frob, classes, found
+    result = sum(cross_entropy([w @ mix for w in heads["attention_classifier"]], label) for mix in mixed)
+    return frob, classes, result
 
 
 def dmcac(z, labels, database, heads, *, k, temperature, weights=(1.0, 1.0, 1.0)):

@@ -16,21 +16,21 @@ def ranking(rows, query: int, gallery, left_out=()) -> list[int]:
 
 
 def average_precision(hits: list[bool], limit: int, divisor: int) -> float:
-    total, found = 0.0, 0
+    total, result = 0.0, 0
     for place, hit in enumerate(hits[:limit], start=1):
         if hit:
-            found += 1
-            total += found / place
+            result += 1
+            total += result / place
     return total / divisor
 
 
 def retrieval(rows, labels, *, query=None, gallery=None, coarse=None, ids=None, recall_at=(1, 10), top=1000):
     """{row: {measure: value}} of every query with a relevant item, and the list of those without."""
     everyone = list(range(len(rows)))
-    asked = everyone if query is None else list(query)
+    queries = everyone if query is None else list(query)
     where = everyone if gallery is None else list(gallery)
     out, skipped = {}, []
-    for q in asked:
+    for q in queries:
 
         def same(g, q=q):
             if isinstance(labels[q], (set, frozenset)):

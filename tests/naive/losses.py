@@ -13,8 +13,8 @@ def _unit(z):
 
 def _mean(values, zero):
     """Mean over what is above zero."""
-    kept = [v for v in values if v.item() > 0]
-    return sum(kept) / len(kept) if kept else zero
+    selected = [v for v in values if v.item() > 0]
+    return sum(selected) / len(selected) if selected else zero
 
 
 def _pairs(labels):
@@ -126,12 +126,12 @@ def multi_similarity_of_active(z, labels, alpha=2.0, beta=40.0, base=0.5, epsilo
     for i in range(len(labels)):
         own = [z[i] @ z[j] for j in range(len(labels)) if j != i and labels[j] == labels[i]]
         other = [z[i] @ z[j] for j in range(len(labels)) if labels[j] != labels[i]]
-        kept = [s for s in own if other and s - epsilon < max(other)]
-        if kept:
-            near.append(torch.log(1 + sum(torch.exp(-alpha * (s - base)) for s in kept)) / alpha)
-        kept = [s for s in other if own and s + epsilon > min(own)]
-        if kept:
-            far.append(torch.log(1 + sum(torch.exp(beta * (s - base)) for s in kept)) / beta)
+        selected = [s for s in own if other and s - epsilon < max(other)]
+        if selected:
+            near.append(torch.log(1 + sum(torch.exp(-alpha * (s - base)) for s in selected)) / alpha)
+        selected = [s for s in other if own and s + epsilon > min(own)]
+        if selected:
+            far.append(torch.log(1 + sum(torch.exp(beta * (s - base)) for s in selected)) / beta)
     return _mean(near, z.sum() * 0) + _mean(far, z.sum() * 0)
 
 

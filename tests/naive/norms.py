@@ -19,15 +19,15 @@ def momentum_batch_norm(batches, epochs_of, epochs, reference, weight, bias, eps
     outputs = []
     for rows, epoch in zip(batches, epochs_of, strict=True):
         share = decay(epoch, epochs, len(rows), reference)
-        kept = start ** (len(rows) / reference)
+        momentum = start ** (len(rows) / reference)
         for j in range(dim):
             values = [row[j] for row in rows]
             m = sum(values) / len(values)
             v = sum((x - m) ** 2 for x in values) / len(values)
             mean[j] = share * mean[j] + (1 - share) * m
             var[j] = share * var[j] + (1 - share) * v
-            run_mean[j] = kept * run_mean[j] + (1 - kept) * mean[j]
-            run_var[j] = kept * run_var[j] + (1 - kept) * var[j]
+            run_mean[j] = momentum * run_mean[j] + (1 - momentum) * mean[j]
+            run_var[j] = momentum * run_var[j] + (1 - momentum) * var[j]
         outputs.append(
             [[(x - mean[j]) / math.sqrt(var[j] + eps) * weight[j] + bias[j] for j, x in enumerate(row)] for row in rows]
         )

@@ -66,9 +66,9 @@ def structure(x, labels):
     within, align, pairs, near = [], 0.0, 0, 0.0
     for c in classes:
         own = [i for i in range(len(x)) if labels[i] == c]
-        found = [cosine_distance(x[i], x[j]) for i in own for j in own if i != j]
-        if found:
-            within.append(sum(found) / len(found))
+        result = [cosine_distance(x[i], x[j]) for i in own for j in own if i != j]
+        if result:
+            within.append(sum(result) / len(result))
         for i in own:
             for j in own:
                 if i != j:

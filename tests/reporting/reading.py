@@ -21,12 +21,12 @@ class Document:
     elements: list[Element] = field(default_factory=list)
 
     def all(self, tag: str, **attributes: str) -> list[Element]:
-        wanted = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
-        return [e for e in self.elements if e.tag == tag and all(e.attributes.get(n) == v for n, v in wanted.items())]
+        expected = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+        return [e for e in self.elements if e.tag == tag and all(e.attributes.get(n) == v for n, v in expected.items())]
 
     def one(self, tag: str, **attributes: str) -> Element:
-        (found,) = self.all(tag, **attributes)
-        return found
+        (result,) = self.all(tag, **attributes)
+        return result
 
     @property
     def text(self) -> str:

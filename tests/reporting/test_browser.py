@@ -28,10 +28,10 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
     context = browser.new_context(**options)
     page = context.new_page()
     errors: list[str] = []
-    asked: list[str] = []
+    calls: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: calls.append(request.url))
     page.add_init_script(WATCH)
     address = path.absolute().as_uri()
     page.goto(address)
@@ -41,7 +41,7 @@ def opened(browser: Any, path: Path, **options: Any) -> Iterator[Any]:
         assert page.evaluate("window.pwned") is None
     context.close()
     assert errors == []
-    assert [url[:80] for url in asked if url != address and not url.startswith("data:")] == []
+    assert [url[:80] for url in calls if url != address and not url.startswith("data:")] == []
 
 
 def sideways(page: Any) -> int:
@@ -62,12 +62,12 @@ def open_all(page: Any) -> None:
     ids=["light", "phone-dark"],
 )
 @pytest.mark.needs("axe")
-def test_every_look_is_accessible(browser, whole_report, axe, options):
+def test_every_view_is_accessible(browser, whole_report, axe, options):
     with opened(browser, whole_report, **options) as page:
         open_all(page)
         page.evaluate(axe)
-        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found["violations"]] == []
+        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        assert [(v["id"], v["nodes"][0]["html"][:200]) for v in result["violations"]] == []
 
 
 @pytest.mark.parametrize("width", [320, 390, 720, 1000, 1280, 1920])

@@ -17,8 +17,6 @@ from lookalike.reporting.markup import (
     h,
     is_number,
     name,
-    p_value,
-    percent,
     plain,
     span,
 )
@@ -63,15 +61,8 @@ def test_plain_numbers(value, text):
     assert plain(value) == text
 
 
-def test_certainty_is_never_claimed():
-    assert [percent(p) for p in (1.0, 0.994, 0.94, 0.004, 0.0)] == [
-        "over 99 %",
-        "over 99 %",
-        "94 %",
-        "under 1 %",
-        "under 1 %",
-    ]
-    assert p_value(0.0) == "< 0.001" and p_value(0.0412) == "0.041"
+def test_p_values_have_a_column_of_their_own():
+    assert cell(0.0, "p") == "&lt; 0.001" and cell(0.0412, "p") == "0.041"
 
 
 def test_intervals_in_words():
@@ -130,8 +121,8 @@ def test_thinning_keeps_the_ends():
 def test_an_envelope_keeps_the_peaks():
     y = [0.0] * 5000
     y[1234], y[4321] = 9.0, -9.0
-    kept = envelope(y, 100)
-    assert {0, 1234, 4321, 4999} <= set(kept) and len(kept) <= 110
+    points = envelope(y, 100)
+    assert {0, 1234, 4321, 4999} <= set(points) and len(points) <= 110
 
 
 def test_digits_follow_the_interval():

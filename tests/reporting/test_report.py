@@ -17,6 +17,7 @@ from PIL import Image
 import lookalike as la
 from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
+from lookalike.evaluation.bootstrap import Interval
 from lookalike.evaluation.verdicts import evaluation_verdict
 from lookalike.reporting import report
 from lookalike.reporting.html_report import render
@@ -76,16 +77,16 @@ def test_the_verdict_is_the_headline(document, tmp_path):
     assert document.one("h1").text == (
         "Training raised recall@1 from 0.571 to 0.612 (+4.1 points, 95 % interval 2.9 to 5.2) on 5,924 unseen images."
     )
-    no_gain = read(render(small_run(tmp_path / "run", factory.verdict(kept=False), order=s.VERDICT)))
+    no_gain = read(render(small_run(tmp_path / "run", factory.verdict(use_trained=False), order=s.VERDICT)))
     assert no_gain.one("h1").text == "Training did not help; the starting model is kept."
 
 
 def test_a_run_of_one_evaluation(tmp_path):
     value = s.Value(value=0.6, low=0.5, high=0.7)
-    verdict = evaluation_verdict(metric="recall@1", value=value, images=1200)
+    verdict = evaluation_verdict(Interval(0.6, 0.5, 0.7), 1200)
     grid = s.Grid(columns=["", "value"], rows=[["recall@1", value]])
     drawn = read(render(small_run(tmp_path / "run", verdict, grid)))
-    assert drawn.one("h1").text == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 images."
+    assert drawn.one("h1").text == "Recall@1 is 0.600 (95 % interval 0.500 to 0.700) on 1,200 queries."
     assert "0.500–0.700" in drawn.text
 
 
@@ -212,7 +213,7 @@ def test_an_unfinished_run_shows_what_there_is(tmp_path):
     assert "optimizer.lr" in drawn.text and "0.0003" in drawn.text
 
 
-def test_a_verdict_without_a_section_is_still_told(tmp_path):
+def test_a_verdict_without_a_section_is_still_shown(tmp_path):
     run = Run.create("x", {}, path=tmp_path / "run")
     run.write_result(verdict="Training was not shown to help.")
     assert read(render(run)).one("h1").text == "Training was not shown to help."
@@ -312,7 +313,7 @@ def test_in_a_notebook_the_report_shows_itself(whole_report):
     assert "allow-same-origin" not in frame.attributes["sandbox"]
 
 
-def test_it_opens_in_the_browser_when_asked(tmp_path, monkeypatch):
+def test_it_opens_in_the_browser_on_request(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("webbrowser.open", seen.append)
     path = report(run=small_run(tmp_path / "run", s.Text(text="a")), open=True)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_a_restore_that_is_still_at_work_is_not_swept(
     assert Index.open(place).store.count() == 12
 
 
-def test_a_leftover_whose_server_is_away_is_told(
+def test_a_leftover_whose_server_is_away_is_reported(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It does not stand in the way of a restore, but `purge` does not claim to have deleted it."""
@@ -127,7 +128,7 @@ def test_a_leftover_whose_server_is_away_is_told(
     assert not part.exists() and not place.exists()
 
 
-def test_parts_are_told_apart_by_whole_names(tmp_path: Path) -> None:
+def test_parts_are_distinguished_by_whole_names(tmp_path: Path) -> None:
     for name in (".a.xxxxxxxx.part", ".a.b.xxxxxxxx.part", ".aa.xxxxxxxx.part", ".a.part", ".A.xxxxxxxx.part"):
         (tmp_path / name).mkdir()
     (tmp_path / ".a.yyyyyyyy.part").write_bytes(b"a file's")
@@ -136,7 +137,7 @@ def test_parts_are_told_apart_by_whole_names(tmp_path: Path) -> None:
     assert files.leftover_parts(tmp_path / "none" / "a") == []
 
 
-def test_the_room_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_space_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = tmp_path / ".again.abcdefgh.part"
     shutil.copytree(tmp_path / "index", part)
     monkeypatch.setattr(files, "free_bytes", lambda path: 1_000 if part.exists() else 10**9)
@@ -210,7 +211,33 @@ def test_planted_tables_triggers_links_and_holes_are_refused(kept: Path, tmp_pat
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_restore_connects_to_no_server_unasked(kept: Path, tmp_path: Path) -> None:
+def test_a_table_that_fills_the_memory_and_a_deep_document_are_refused(
+    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parts, bomb = members(kept), tmp_path / "bomb.parquet"
+    monkeypatch.setattr(archive, "READ_TABLES", archive.READ_TABLES.replace("1 << 30", "1 << 28"))  # to be quick
+    value = pa.array(["x" * 100_000_000])
+    with pq.ParquetWriter(bomb, pa.schema([("a", pa.string())]), compression="zstd", use_dictionary=False) as writer:
+        for _ in range(5):
+            writer.write_table(pa.table({"a": value}))
+    assert bomb.stat().st_size < 5_000_000
+    bad = write(tmp_path / "bomb.tar", parts | {"generations/1/table.parquet": bomb.read_bytes()})
+    deep = tmp_path / "deep.tar"
+    with tarfile.open(deep, "w") as tar:
+        for name, data in (parts | {"backup.json": b"[" * 200_000}).items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    for file in (bad, deep):
+        with pytest.raises(LookalikeError, match="not a complete backup"):
+            lookalike.restore(file=file, index=tmp_path / "bad", progress=False)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_a_restore_connects_to_no_server_unrequested(kept: Path, tmp_path: Path) -> None:
     parts = members(kept)
     document = json.loads(parts["backup.json"])
     document["manifest"]["generations"][0]["store"] = "milvus://203.0.113.1:19530"
@@ -264,6 +291,33 @@ def test_killed_at_every_change_of_a_switch(kept: Path, tmp_path: Path) -> None:
     assert Index(place).generation.number == 2 and strike > 2
 
 
+def test_killed_at_every_change_of_a_backup(kept: Path, tmp_path: Path) -> None:
+    """Half a backup has another name, the next attempt clears it away, and the index is as it was."""
+    place, out, strike = tmp_path / "index", tmp_path / "out" / "again.tar", 1
+    out.parent.mkdir()
+    while killed_at(strike, lambda: lookalike.backup(index=place, out=out, progress=False)):
+        if out.exists():
+            assert lookalike.restore(file=out, index=tmp_path / f"at {strike}", progress=False).images == 12
+            out.unlink()
+        strike += 1
+    assert strike > 4 and lookalike.verify(index=place, progress=False).images == 12
+    out.unlink()
+    time.sleep(1.1)  # a folder that was just made may not be locked yet
+    lookalike.backup(index=place, out=out, progress=False)
+    assert list(out.parent.iterdir()) == [out], "nothing is left of those that were killed"
+
+
+def test_killed_at_every_change_of_a_purge(kept: Path, tmp_path: Path) -> None:
+    for strike in itertools.count(1):
+        place = shutil.copytree(tmp_path / "index", tmp_path / f"{strike}")
+        if not killed_at(strike, lambda place=place: lookalike.purge(index=place)):  # type: ignore[misc]
+            break
+        if place.exists() and any(place.iterdir()):  # an empty folder may be anybody's
+            lookalike.purge(index=place)
+        assert not place.exists() or not any(place.iterdir()), strike
+    assert strike > 3 and not place.exists()
+
+
 def test_verify_finds_what_is_damaged(kept: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
     assert lookalike.verify(index=place, progress=False).recall == 1.0
@@ -274,7 +328,7 @@ def test_verify_finds_what_is_damaged(kept: Path, tmp_path: Path) -> None:
         lookalike.verify(index=place, progress=False)
     vectors.write_bytes(raw)
     fake.FakeEmbedder(3).save_pretrained(place / "generations" / "1" / "model")
-    with pytest.raises(LookalikeError, match="model of generation 1 is not the one"):
+    with pytest.raises(LookalikeError, match=r"model/config.json` is damaged"):
         lookalike.verify(index=place, progress=False)
 
 

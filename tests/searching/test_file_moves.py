@@ -107,7 +107,7 @@ def test_a_killed_move_is_in_the_history_with_what_it_moved(photos: Path, target
 def struck(words: list[str], strike: int) -> None:
     from lookalike.cli.app import run
 
-    with disk(strike=strike, statements=False):
+    with disk(strike=strike, every=False):
         run(words)
 
 

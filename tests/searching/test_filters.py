@@ -106,9 +106,9 @@ def test_every_column_and_value_can_be_filtered_by(
         rows = {r.payload["path"]: r.payload for part in opened.store.scan() for r in part}
         for column in COLUMNS:
             for value, _ in opened.store.facets(column, limit=100)[:: 1 if column == "label" else 4]:
-                wanted = {path for path, line in rows.items() if line.get(column) == value}
+                expected = {path for path, line in rows.items() if line.get(column) == value}
                 rule = to_rule([Condition(column, (value,))])
-                assert found(opened, image, filters=rule) == wanted and len(wanted) == 1, rule  # type: ignore[arg-type]
+                assert found(opened, image, filters=rule) == expected and len(expected) == 1, rule  # type: ignore[arg-type]
     before = len(rows)
     done = index(folder=shelf, index=place, remove=[r"label=5\*"], progress=False)
     assert done.deleted == 1, "not the 50 mm"

@@ -15,7 +15,7 @@ from PIL import Image
 import lookalike
 from lookalike.core.errors import LookalikeError
 from lookalike.data import read_table
-from lookalike.searching import duplicate_groups, file_moves, image_facts
+from lookalike.searching import duplicate_groups, file_moves
 from lookalike.searching.duplicate_groups import group_duplicates
 from lookalike.searching.find_duplicates import dismiss
 from lookalike.searching.image_facts import read_image_facts
@@ -59,40 +59,42 @@ def names(found: Any, kind: str) -> list[list[str]]:
 
 
 def test_three_kinds_with_reasons(photos: Path) -> None:
-    found = lookalike.duplicates(source=photos, progress=False)
-    assert found.images == 15
-    assert names(found, "identical") == [["a/0.jpg", "b/copy.jpg"]]
-    same = {tuple(files) for files in names(found, "same")}
+    result = lookalike.duplicates(source=photos, progress=False)
+    assert result.images == 15
+    assert names(result, "identical") == [["a/0.jpg", "b/copy.jpg"]]
+    same = {tuple(files) for files in names(result, "same")}
     assert same == {("a/1.jpg", "b/worse.jpg"), ("a/2.jpg", "b/small.png"), ("a/3.jpg", "b/dated.jpg")}
-    assert names(found, "near") == [["a/4.jpg", "b/cropped.jpg"]]
-    kept = {one.files[one.keep].path: one.reason for one in found.groups}
-    assert kept["a/0.jpg"] == "older"
-    assert kept["a/1.jpg"].startswith("less compressed")
-    assert kept["a/2.jpg"].startswith("more pixels")
-    assert kept["b/dated.jpg"].startswith("has a date")
-    assert "4" in kept_path(found, "near") and "cropped" not in kept_path(found, "near")
-    text = str(found)
+    assert names(result, "near") == [["a/4.jpg", "b/cropped.jpg"]]
+    reasons = {one.files[one.keep].path: one.reason for one in result.groups}
+    assert reasons["a/0.jpg"] == "older"
+    assert reasons["a/1.jpg"].startswith("less compressed")
+    assert reasons["a/2.jpg"].startswith("more pixels")
+    assert reasons["b/dated.jpg"].startswith("has a date")
+    assert "4" in kept_path(result, "near") and "cropped" not in kept_path(result, "near")
+    text = str(result)
     assert "Identical files  1 groups, 2 files" in text and "No files were moved" in text and "kept: older" in text
-    document = json.loads(json.dumps(found.to_json()))
+    document = json.loads(json.dumps(result.to_json()))
     assert document["counts"]["same"]["groups"] == 3 and document["groups"][0]["files"][0]["width"] == 400
     # The second scan reads nothing again, and finds the same.
     for file in photos.rglob("*.*"):
         file.chmod(0o000)
     if os.geteuid() != 0:
         again = lookalike.duplicates(source=photos, progress=False)
-        assert [one.id for one in again.groups] == [one.id for one in found.groups]
+        assert [one.id for one in again.groups] == [one.id for one in result.groups]
 
 
 def test_a_date_that_is_none_is_no_date(photos: Path) -> None:
     """Programs write the year 1 where they know none, and that has no four digits."""
+    from lookalike.data.exif import iso_date
+
     exif = Image.Exif()
     exif[0x0132] = "0001:01:01 00:00:00"
     scene(3).save(photos / "b" / "zero.jpg", quality=92, exif=exif)
-    found = lookalike.duplicates(source=photos, progress=False)
-    (group,) = [one for one in found.of("same") if any(image.path == "b/zero.jpg" for image in one.files)]
+    result = lookalike.duplicates(source=photos, progress=False)
+    (group,) = [one for one in result.of("same") if any(image.path == "b/zero.jpg" for image in one.files)]
     image = next(image for image in group.files if image.path == "b/zero.jpg")
     assert image.date is None and group.files[group.keep].path == "b/dated.jpg"
-    assert image_facts._iso_date("2019:07:21 10:11:12") == "2019-07-21T10:11:12"
+    assert iso_date("2019:07:21 10:11:12") == "2019-07-21T10:11:12"
 
 
 def kept_path(found: Any, kind: str) -> str:
@@ -101,9 +103,9 @@ def kept_path(found: Any, kind: str) -> str:
 
 
 def test_the_preferred_folder_overrules(photos: Path) -> None:
-    found = lookalike.duplicates(source=photos, prefer="b", progress=False)
-    assert all(one.files[one.keep].path.startswith("b/") for one in found.groups)
-    assert found.of("identical")[0].reason == "in b/"
+    result = lookalike.duplicates(source=photos, prefer="b", progress=False)
+    assert all(one.files[one.keep].path.startswith("b/") for one in result.groups)
+    assert result.of("identical")[0].reason == "in b/"
 
 
 def test_file_moves_and_moving_back(photos: Path, tmp_path: Path) -> None:
@@ -141,14 +143,14 @@ def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: P
     (photos / "link.jpg").symlink_to(outside)
     (photos / "linked").symlink_to(tmp_path)
     stat = (photos / "a" / "0.jpg").stat()
-    wanted = [
+    expected = [
         file_moves.FileToMove("a/0.jpg", stat.st_size + 1, stat.st_mtime),
         file_moves.FileToMove("link.jpg", 4, outside.stat().st_mtime),
         file_moves.FileToMove("linked/outside.jpg", 4, outside.stat().st_mtime),
         file_moves.FileToMove("../outside.jpg", 4, outside.stat().st_mtime),
         file_moves.FileToMove("gone.jpg", 4, 0),
     ]
-    batch = file_moves.move(photos, wanted)
+    batch = file_moves.move(photos, expected)
     assert batch.files == 0 and len(batch.left) == 5 and outside.exists() and not file_moves.history(photos)
     with pytest.raises(LookalikeError, match="inside the image folder"):
         file_moves.move(photos, [], photos / "away")
@@ -160,8 +162,8 @@ def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: P
 
 
 def test_dismissed_groups_stay_away(photos: Path) -> None:
-    found = lookalike.duplicates(source=photos, progress=False)
-    name = found.of("near")[0].id
+    result = lookalike.duplicates(source=photos, progress=False)
+    name = result.of("near")[0].id
     dismiss(photos, name)
     again = lookalike.duplicates(source=photos, progress=False)
     assert not again.of("near") and again.dismissed == 1
@@ -177,7 +179,7 @@ def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) 
     rows = np.concatenate([base, twins])
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     scores = rows @ rows.T
-    wanted = {(i, j) for i in range(len(rows)) for j in np.flatnonzero(scores[i] >= 0.95) if i < j}
+    expected = {(i, j) for i in range(len(rows)) for j in np.flatnonzero(scores[i] >= 0.95) if i < j}
     compared = 0
     real = duplicate_groups._pairs_within
 
@@ -187,8 +189,8 @@ def test_close_pairs_are_those_of_the_slow_way(monkeypatch: pytest.MonkeyPatch) 
         return real(vectors, members, least)
 
     monkeypatch.setattr(duplicate_groups, "_pairs_within", counted)
-    found = {(i, j) for i, j, _ in duplicate_groups.close_pairs(rows, 0.95)}
-    assert found <= wanted and len(found) >= 0.97 * len(wanted) and len(wanted) >= 200
+    result = {(i, j) for i, j, _ in duplicate_groups.close_pairs(rows, 0.95)}
+    assert result <= expected and len(result) >= 0.97 * len(expected) and len(expected) >= 200
     assert compared < 0.25 * len(rows) ** 2 / 2
 
 
@@ -201,13 +203,13 @@ def test_embeddings_find_what_small_images_do_not(photos: Path) -> None:
     assert not [one for one in group_duplicates(images, vectors) if "b/part.jpg" in {f.path for f in one.files}]
     vectors[ids["b/part.jpg"]] = vectors[ids["a/5.jpg"]]
     vectors[ids["a/7.jpg"]] = vectors[ids["a/6.jpg"]]  # alike to the model, yet other images
-    found = [{f.path for f in one.files} for one in group_duplicates(images, vectors) if one.kind == "near"]
-    assert {"a/7.jpg", "a/6.jpg"} not in found
+    result = [{f.path for f in one.files} for one in group_duplicates(images, vectors) if one.kind == "near"]
+    assert {"a/7.jpg", "a/6.jpg"} not in result
     from lookalike.data import near_duplicates
 
     thumbs = np.stack([image.thumb for image in images if image.path in ("a/5.jpg", "b/part.jpg")])
     alike = float(near_duplicates.alike(thumbs, np.array([0]), np.array([1]))[0])
-    assert ({"a/5.jpg", "b/part.jpg"} in found) == (alike >= duplicate_groups.CONFIRM_CORRELATION)
+    assert ({"a/5.jpg", "b/part.jpg"} in result) == (alike >= duplicate_groups.CONFIRM_CORRELATION)
 
 
 def test_a_chain_of_small_steps_is_not_one_group() -> None:
@@ -223,3 +225,45 @@ def test_the_command_line(photos: Path, tmp_path: Path, home: Path, cli: Any) ->
     assert moved.code == 0 and "Moved 1 files" in moved.out and (tmp_path / "away" / "b" / "copy.jpg").exists()
     back = cli("duplicates", photos, "--back", "last")
     assert back.code == 0 and "Moved back 1 files" in back.out and (photos / "b" / "copy.jpg").exists()
+
+
+def test_an_enlarged_copy_never_beats_its_original(photos: Path) -> None:
+    for number, scale, resampling in ((5, 2.0, Image.Resampling.BICUBIC), (6, 1.5, Image.Resampling.LANCZOS)):
+        with Image.open(photos / "a" / f"{number}.jpg") as image:
+            size = round(image.width * scale), round(image.height * scale)
+            image.resize(size, resampling).save(photos / "b" / f"large{number}.jpg", quality=95)
+    result = lookalike.duplicates(source=photos, kinds=["same"], progress=False)
+    saved = {one.files[one.keep].path: one.reason for one in result.groups}
+    assert saved["a/5.jpg"].startswith("not scaled up") and saved["a/6.jpg"].startswith("not scaled up")
+    assert saved["a/2.jpg"].startswith("more pixels"), "a true larger original still wins"
+
+
+def test_an_animation_is_no_copy_of_its_first_frame(photos: Path) -> None:
+    frames = [scene(number).quantize() for number in (20, 21, 22)]
+    frames[0].save(photos / "still.gif")
+    frames[0].save(photos / "moving.gif", save_all=True, append_images=frames[1:], duration=100)
+    frames[0].convert("RGB").save(photos / "still.png")
+    result = lookalike.duplicates(source=photos, kinds=["same"], progress=False)
+    assert ["still.gif", "still.png"] in names(result, "same")
+    assert not any("moving.gif" in files for files in names(result, "same"))
+
+
+def test_only_what_was_requested_is_printed_and_all_of_it(photos: Path, tmp_path: Path) -> None:
+    text = str(lookalike.duplicates(source=photos, kinds=["same"], progress=False))
+    assert "Same image" in text and "Identical" not in text and "Near" not in text
+    for number in range(12):
+        shutil.copy(photos / "a" / "7.jpg", photos / "b" / f"more{number}.jpg")
+        shutil.copy(photos / "a" / f"{number % 10}.jpg", photos / "b" / f"again{number}.jpg")
+    result = lookalike.duplicates(source=photos, progress=False)
+    text = str(result)
+    assert len(result.groups) > 10 and all(file.path in text for one in result.groups for file in one.files)
+
+
+def test_a_dry_run_says_what_would_go_where(photos: Path, tmp_path: Path) -> None:
+    result = lookalike.duplicates(source=photos, move=True, move_to=tmp_path / "away", dry_run=True, progress=False)
+    text = str(result)
+    assert "Would move 1 files" in text and f"  b/copy.jpg → {tmp_path / 'away' / 'b' / 'copy.jpg'}" in text
+    assert text.endswith("No files were moved.") and not (tmp_path / "away").exists()
+    assert (photos / "b" / "copy.jpg").exists()
+    default = str(lookalike.duplicates(source=photos, move=True, dry_run=True, progress=False))
+    assert "_lookalike_moved" in default

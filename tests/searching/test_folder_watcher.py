@@ -120,10 +120,10 @@ def test_an_index_follows_its_folder(
     monkeypatch.setattr(IndexUpdate, "run", slow)
     follow(monkeypatch, steps())
     start(folder, place)
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     again = "the next attempt follows later"
-    assert said.count(again) == said.count(f"{again}: The index") + 1 == 2, "each trouble once"
-    assert "not connected" in said and said.rstrip().endswith("Stopped watching.")
+    assert printed.count(again) == printed.count(f"{again}: The index") + 1 == 2, "each trouble once"
+    assert "not connected" in printed and printed.rstrip().endswith("Stopped watching.")
 
 
 def test_new_labels_in_a_list_are_seen(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +142,7 @@ def test_new_labels_in_a_list_are_seen(folder: Path, tmp_path: Path, monkeypatch
     assert found(place)["class-00/1.jpg"] == "skua"
 
 
-def test_looks_do_not_warn_again_and_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scans_do_not_warn_again_and_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "out.jpg").symlink_to("/dev/null")
     watched = FolderWatcher(folder)
     assert [watched.changed() for _ in range(3)] == [False, True, False]

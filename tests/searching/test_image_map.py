@@ -86,15 +86,15 @@ def test_the_map_of_another_model_lies_over_the_old_one(folder: Path, models: Pa
     assert len(new) == 25, "an image that the old map has not is there too"
     alone = tsne(rows, pca(rows, 2))
     both = [name for name in ids if name in old.where]
-    wanted = mirrored[[old.where[name] for name in both]].astype(float)
+    expected = mirrored[[old.where[name] for name in both]].astype(float)
 
     def apart(places: np.ndarray) -> float:
-        return float(np.linalg.norm(places - wanted, axis=1).mean())
+        return float(np.linalg.norm(places - expected, axis=1).mean())
 
     for drawn in (new, *sketches):
-        found = drawn.places[[drawn.where[name] for name in both]].astype(float)
-        np.testing.assert_allclose(align(found, wanted), found, atol=1e-3)  # no turn brings them nearer
-    assert apart(found) < 0.5 * apart(alone[[ids.index(name) for name in both]])
+        result = drawn.places[[drawn.where[name] for name in both]].astype(float)
+        np.testing.assert_allclose(align(result, expected), result, atol=1e-3)  # no turn brings them nearer
+    assert apart(result) < 0.5 * apart(alone[[ids.index(name) for name in both]])
     shape = new.places[[new.where[name] for name in ids]].astype(float)
     np.testing.assert_allclose(align(alone, shape), shape, atol=1e-3)  # turned, mirrored, scaled: the same drawing
 

@@ -30,9 +30,9 @@ from tests.searching.fake import FakeEmbedder
 
 def rows(where: Path) -> dict[str, dict[str, Any]]:
     with Index.open(where) as opened:
-        found = [record for part in opened.store.scan() for record in part]
-    assert len(found) == len({record.id for record in found})
-    return {record.payload["path"]: record.payload for record in found}
+        result = [record for part in opened.store.scan() for record in part]
+    assert len(result) == len({record.id for record in result})
+    return {record.payload["path"]: record.payload for record in result}
 
 
 def paths(folder: Path) -> set[str]:
@@ -91,13 +91,45 @@ def test_moved_and_touched_images_are_not_embedded_again(
     assert (done.moved, done.unchanged, done.deleted, done.new) == (6, 18, 0, 0)
 
 
+def test_an_image_that_is_replaced_while_it_is_indexed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the scan and the reading, and while it is read: the next run has the right vector."""
+    from lookalike.data import Table
+
+    real, model = Table.open_bytes, FakeEmbedder()
+    replaced = {"class-00/0.jpg": 40, "class-01/1.jpg": 41}
+
+    def open_bytes(self: Table, row: int) -> bytes:
+        path = str(self.column("path")[row])
+        if path == "class-00/0.jpg":
+            draw(folder / path, replaced[path])
+        data = real(self, row)
+        if path == "class-01/1.jpg":
+            draw(folder / path, replaced[path])
+        return data
+
+    from tests.searching import fake as fakes
+
+    fakes.install(monkeypatch)
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "open_bytes", open_bytes)
+        index(folder=folder, model=model, index=tmp_path / "index", progress=False)  # type: ignore[arg-type]
+    done = index(folder=folder, index=tmp_path / "index", progress=False)
+    assert done.images == 24 and done.changed >= 1
+    with Index(tmp_path / "index") as opened:
+        for path in replaced:
+            vector = model.encode([folder / path])[0]
+            assert opened.store.query(vector, 1)[0].payload["path"] == path, path
+
+
 def fake(folder: Path, place: Path, store: str = "local") -> Any:
     """Bring an index up to date; every row then shows what its file holds."""
-    wanted = paths(folder)
+    target = paths(folder)
     done = index(folder=folder, model=FakeEmbedder(), index=place, store=store, calibrate=False, progress=False)  # type: ignore[arg-type]
-    assert set(rows(place)) == wanted, "in the store"
+    assert set(rows(place)) == target, "in the store"
     with Index.open(place) as opened:
-        assert set(opened.table.column("path")) == wanted, "in the table"
+        assert set(opened.table.column("path")) == target, "in the table"
         for record in (record for part in opened.store.scan(vectors=True) for record in part):
             [expected] = FakeEmbedder().encode([folder / record.payload["path"]])
             np.testing.assert_allclose(record.vector, expected, atol=1e-6)
@@ -291,7 +323,7 @@ def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) ->
     assert len(rows(place)) == 24
 
 
-def test_bad_input_is_one_sentence_and_leaves_nothing(
+def test_bad_input_gives_a_one_line_error_and_leaves_nothing(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(match: str, **options: Any) -> None:
@@ -315,7 +347,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(
     refuse("network drive")
 
 
-def test_a_full_disk_is_told_and_what_was_stored_stays(
+def test_a_full_disk_is_reported_and_what_was_stored_stays(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "index"
@@ -356,7 +388,7 @@ def test_two_writers_at_once(folder: Path, model: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["lookalike.db", "generations/1/vectors-1.f32", "generations/1/model/config.json"])
-def test_a_truncated_index_is_told_in_one_sentence(made: Any, tmp_path: Path, what: str) -> None:
+def test_a_truncated_index_is_reported_in_one_line(made: Any, tmp_path: Path, what: str) -> None:
     images, place = made
     shutil.copytree(place, tmp_path / "broken")
     file = tmp_path / "broken" / what
@@ -455,8 +487,8 @@ def test_kill_9_while_indexing(tmp_path: Path, any_store: str) -> None:
         counts = [int(line) for line in lines if line.strip().isdigit()]
         assert counts and min(counts) > acknowledged, "a run goes on where the one before stopped"
         acknowledged = max(counts)
-        found = rows(place)
-        assert acknowledged <= len(found) < 48
+        result = rows(place)
+        assert acknowledged <= len(result) < 48
         assert not Index.open(place).generation.complete
     done = index(folder=folder, model=FakeEmbedder(), index=place, progress=False)  # type: ignore[arg-type]
     assert done.unchanged >= acknowledged and done.new + done.unchanged == 48

@@ -77,15 +77,15 @@ def test_the_command_line_from_index_to_purge(
     files = [path for path in place.rglob("*") if path.is_file()]
     secret = milvus_server.PASSWORD.encode()
     assert files and not [path for path in files if b":" + secret in path.read_bytes()]
-    kept = collection(place)
-    assert kept in collections(milvus)
+    named = collection(place)
+    assert named in collections(milvus)
     other = cli("index", folder, "--index", "there", "--store", "local")
     assert other.code == 2 and f"`{milvus}`, not in `local`" in other.err
     gone = cli("purge", "there", "--yes")
-    assert gone.code == 0 and kept not in collections(milvus) and not place.exists(), gone.err
+    assert gone.code == 0 and named not in collections(milvus) and not place.exists(), gone.err
 
 
-def test_mistakes_are_one_sentence_and_exit_2(
+def test_mistakes_give_one_line_errors_and_exit_2(
     folder: Path, model: Path, home: Path, milvus: str, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "hunter2"
@@ -104,7 +104,7 @@ def test_mistakes_are_one_sentence_and_exit_2(
     assert list(home.rglob("lookalike.db")) == []
 
 
-def test_vectors_on_a_server_need_no_room_here(
+def test_vectors_on_a_server_need_no_space_here(
     folder: Path, fakes: Path, tmp_path: Path, milvus: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24 rows of a table fit on this disk, their vectors and payloads would not."""
@@ -130,8 +130,8 @@ def test_another_model_beside_the_old_one(folder: Path, fakes: Path, tmp_path: P
     update_index(folder.resolve(), place, model=fakes / "second", live=False, progress=False)
     with Index.open(place) as old, Index.open(place, generation=2) as new:
         assert new.generation.store == milvus, "beside the old one, on the same server"
-        found = compare_generations(old, new)
-    assert found["queries"] == 24 and found["recall"] == 1.0 and 0 < found["agreement"] <= 1
+        result = compare_generations(old, new)
+    assert result["queries"] == 24 and result["recall"] == 1.0 and 0 < result["agreement"] <= 1
     assert collection(place, 1) != collection(place, 2) and {collection(place, 1), collection(place, 2)} <= collections(
         milvus
     )

@@ -49,10 +49,10 @@ def test_from_index_to_search_and_duplicates(
     assert made.code == 0 and made.json["new"] == 9, made.err
     assert cli("index", odd, *where, "--json").json["unchanged"] == 9
     index = where or ["--index", odd]
-    found = cli("search", odd / "class-00" / "0.jpg", *index, "--json")
-    assert found.code == 0 and found.json["query"].endswith("/caf%E9/class-00/0.jpg")
-    assert found.json["hits"][0]["columns"]["path"] == "class-00/0.jpg" and found.json["hits"][0]["identical"]
-    assert found.json["hits"][0]["copies"] == ["class-01/%E9.jpg"]
+    result = cli("search", odd / "class-00" / "0.jpg", *index, "--json")
+    assert result.code == 0 and result.json["query"].endswith("/caf%E9/class-00/0.jpg")
+    assert result.json["hits"][0]["columns"]["path"] == "class-00/0.jpg" and result.json["hits"][0]["identical"]
+    assert result.json["hits"][0]["copies"] == ["class-01/%E9.jpg"]
     words = cli("search", odd / "class-00", *index, "-k", 3)
     assert words.code == 0 and words.out.count("identical") == 4
 
@@ -70,8 +70,8 @@ def test_from_index_to_search_and_duplicates(
 def test_a_file_with_an_odd_name_that_stays_does_not_lose_the_others(odd: Path) -> None:
     names = [os.fsdecode(b"class-01/\xe9.jpg"), "class-00/1.jpg"]
     stats = [(odd / name).stat() for name in names]
-    wanted = [file_moves.FileToMove(n, s.st_size, s.st_mtime - k) for n, s, k in zip(names, stats, (9, 0), strict=True)]
-    batch = file_moves.move(odd, wanted)
+    plans = [file_moves.FileToMove(n, s.st_size, s.st_mtime - k) for n, s, k in zip(names, stats, (9, 0), strict=True)]
+    batch = file_moves.move(odd, plans)
     assert batch.left == [{"path": names[0], "why": "it has changed since it was scanned"}]
     assert file_moves.history(odd) == [batch] and file_moves.back(odd).files == 1
 

@@ -55,8 +55,8 @@ def make(folder: Path, place: Path, **more: Any) -> dict[str, Any]:
 
 def test_images_of_the_training_do_not_ask(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=5)
-    found = make(folder, tmp_path / "i", model=run)
-    assert found["queries"] == 36 and found["gallery"] == 96 and found["calibration"] and found["note"] == ""
+    result = make(folder, tmp_path / "i", model=run)
+    assert result["queries"] == 36 and result["gallery"] == 96 and result["calibration"] and result["note"] == ""
     again = make(folder, tmp_path / "ii", model=run / "model")
     assert again["queries"] == 36, "the model of a run is the run's"
     moved = folder.rename(tmp_path / "elsewhere")
@@ -78,10 +78,10 @@ def test_another_decoder_sees_the_same_images(tmp_path: Path, folder: Path, monk
     make(folder, tmp_path / "i", model=run)
     shutil.rmtree(run)
     monkeypatch.setattr(decoding, "DECODER", decoding.DECODER + "+other")
-    found = make(folder, tmp_path / "i")
+    result = make(folder, tmp_path / "i")
     with Index.open(tmp_path / "i") as opened:
         assert opened.generation.number == 2
-    assert found["queries"] == 36 and found["note"] == ""
+    assert result["queries"] == 36 and result["note"] == ""
 
 
 def test_a_run_that_went_on_from_another_knows_the_images_of_both(tmp_path: Path, folder: Path) -> None:
@@ -90,11 +90,11 @@ def test_a_run_that_went_on_from_another_knows_the_images_of_both(tmp_path: Path
     second = trained_run(tmp_path / "second", other, classes=6, start=str(first), seed=1)
     assert make(folder, tmp_path / "i", model=second)["queries"] == 60
     shutil.rmtree(first)
-    found = make(folder, tmp_path / "ii", model=second)
-    assert found["note"] == UNKNOWN, "what it began with is gone"
+    result = make(folder, tmp_path / "ii", model=second)
+    assert result["note"] == UNKNOWN, "what it began with is gone"
 
 
-def test_where_all_or_too_many_were_trained_on_it_is_said(tmp_path: Path, folder: Path) -> None:
+def test_where_all_or_too_many_were_trained_on_it_is_reported(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=8)
     done = index(folder=folder, model=run, index=tmp_path / "i", progress=False)
     assert done.calibrated and SEEN in str(done)
@@ -102,11 +102,11 @@ def test_where_all_or_too_many_were_trained_on_it_is_said(tmp_path: Path, folder
     hits = search(query=folder / "class-01" / "2.jpg", index=tmp_path / "i", k=3)
     assert isinstance(hits, Hits) and SEEN in hits.note and SEEN in hits.detail and SEEN in str(hits)
     few = trained_run(tmp_path / "few", folder, classes=7, seed=1)  # 12 images: too few pairs
-    found = make(folder, tmp_path / "ii", model=few)
-    assert found["calibration"] and found["note"] == SEEN and found["queries"] == 96
+    result = make(folder, tmp_path / "ii", model=few)
+    assert result["calibration"] and result["note"] == SEEN and result["queries"] == 96
 
 
-def test_where_it_is_not_known_it_is_said(tmp_path: Path, folder: Path) -> None:
+def test_where_it_is_not_known_it_is_reported(tmp_path: Path, folder: Path) -> None:
     run = trained_run(tmp_path / "run", folder, classes=5)
     shutil.copytree(run / "model", tmp_path / "alone")
     done = index(folder=folder, model=tmp_path / "alone", index=tmp_path / "i", progress=False)
@@ -143,8 +143,8 @@ def test_a_real_run_is_checked_on_its_own_test_side(tmp_path: Path, model: Path)
     run = train(data=folder, model=model, out=tmp_path / "run", settings={**SMALL, "keep": "trained"})
     count = run.result["images"]["train"]
     assert 0 < count < 144
-    found = make(folder, tmp_path / "i", model=run.path)
-    assert found["queries"] == 144 - count and found["calibration"] and found["note"] == ""
+    result = make(folder, tmp_path / "i", model=run.path)
+    assert result["queries"] == 144 - count and result["calibration"] and result["note"] == ""
     text = str(run.read_sections()["calibration"])
     assert "held out from the fit" in text and SEEN not in text and UNKNOWN not in text
     done = evaluate(data=folder, model=run.path, all=True, out=tmp_path / "all")
@@ -161,19 +161,19 @@ def test_a_real_run_is_checked_on_its_own_test_side(tmp_path: Path, model: Path)
     assert evaluate(data=folder, model=model).model.note == ""
 
 
-def test_albums_give_no_percentages_unless_asked_for(tmp_path: Path, folder: Path) -> None:
+def test_albums_give_no_percentages_unless_requested(tmp_path: Path, folder: Path) -> None:
     albums = tmp_path / "albums"
     for number, file in enumerate(sorted(folder.rglob("*.jpg"))):
         (albums / f"20{10 + number % 12}").mkdir(parents=True, exist_ok=True)
         shutil.copy(file, albums / f"20{10 + number % 12}" / f"{number}.jpg")
     write_json(tmp_path / "model" / "config.json", {"seed": 0})
     done = index(folder=albums, model=tmp_path / "model", index=tmp_path / "i", progress=False)
-    said = "12 subfolders were taken as classes, but their images hardly look alike: percentages are off"
-    assert not done.calibrated and said in str(done) and "`lookalike index --labels` turns them on" in str(done)
+    message = "12 subfolders were taken as classes, but their images hardly look alike: percentages are off"
+    assert not done.calibrated and message in str(done) and "`lookalike index --labels` turns them on" in str(done)
     hits = search(query=albums / "2010" / "0.jpg", index=tmp_path / "i", k=3)
-    assert isinstance(hits, Hits) and hits.kind == "uncalibrated" and said in hits.detail
+    assert isinstance(hits, Hits) and hits.kind == "uncalibrated" and message in hits.detail
     trusted = make(albums, tmp_path / "i", labels=True)
-    assert trusted["queries"] == 96 and said not in trusted["note"]
+    assert trusted["queries"] == 96 and message not in trusted["note"]
     assert make(albums, tmp_path / "i")["queries"] == 96, "the index remembers"
 
 

@@ -21,9 +21,9 @@ from tests import helpers
 
 def ask(made: Any, query: Any = "class-01/0.jpg", **options: Any) -> Hits:
     images, place = made
-    found = search(query=images / query if isinstance(query, str) else query, index=place, **options)
-    assert isinstance(found, Hits)
-    return found
+    result = search(query=images / query if isinstance(query, str) else query, index=place, **options)
+    assert isinstance(result, Hits)
+    return result
 
 
 def test_a_image_finds_itself_and_its_kind(made: Any) -> None:
@@ -47,43 +47,45 @@ def test_scores_are_those_of_the_model(made: Any) -> None:
 def test_bytes_pil_and_arrays_ask_like_files(made: Any) -> None:
     images, _ = made
     file = images / "class-02" / "4.jpg"
-    wanted = [hit.id for hit in ask(made, file, k=5)]
+    expected = [hit.id for hit in ask(made, file, k=5)]
     with Image.open(file) as image:
         for query in (file.read_bytes(), image, np.asarray(image), str(file)):
-            assert [hit.id for hit in ask(made, query, k=5)] == wanted
+            assert [hit.id for hit in ask(made, query, k=5)] == expected
 
 
 def test_a_folder_asks_for_each_image(made: Any) -> None:
     images, place = made
-    found = search(query=images / "class-00", index=place, k=2)
-    assert isinstance(found, list) and len(found) == 12
-    assert all(hits[0].identical for hits in found)
+    result = search(query=images / "class-00", index=place, k=2)
+    assert isinstance(result, list) and len(result) == 12
+    assert all(hits[0].identical for hits in result)
 
 
 def test_a_folder_with_unreadable_images_answers_for_the_others(
     made: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = tmp_path / "asked"
-    asked.mkdir()
+    queries = tmp_path / "asked"
+    queries.mkdir()
     for number in range(3):
-        shutil.copy(made[0] / "class-02" / f"{number}.jpg", asked)
-    (asked / "1.jpg").write_bytes(b"\xff\xd8 no image")
-    (asked / "0 empty.jpg").write_bytes(b"")
-    hits = search(query=asked, index=made[1], k=3)
+        shutil.copy(made[0] / "class-02" / f"{number}.jpg", queries)
+    (queries / "1.jpg").write_bytes(b"\xff\xd8 no image")
+    (queries / "0 empty.jpg").write_bytes(b"")
+    hits = search(query=queries, index=made[1], k=3)
     assert isinstance(hits, list) and [Path(h.query).name for h in hits] == ["0.jpg", "2.jpg"]
-    told = capfd.readouterr().err
-    assert "2 of 4 images" in told and "1.jpg` cannot be read" in told and "0 empty.jpg` cannot be read" in told
+    printed = capfd.readouterr().err
+    assert (
+        "2 of 4 images" in printed and "1.jpg` cannot be read" in printed and "0 empty.jpg` cannot be read" in printed
+    )
     with pytest.raises(LookalikeError, match=r"1.jpg` cannot be read"):
-        search(query=asked, more=[asked / "1.jpg"], index=made[1])
+        search(query=queries, more=[queries / "1.jpg"], index=made[1])
     with pytest.raises(LookalikeError, match="part of one image"):
-        search(query=asked, box=(0, 0, 9, 9), index=made[1])
+        search(query=queries, box=(0, 0, 9, 9), index=made[1])
     for name in ("0.jpg", "2.jpg"):
-        (asked / name).unlink()
+        (queries / name).unlink()
     with pytest.raises(LookalikeError, match="cannot be read"):
-        search(query=asked, index=made[1])
+        search(query=queries, index=made[1])
 
 
-def test_a_box_outside_the_image_is_told(made: Any) -> None:
+def test_a_box_outside_the_image_is_reported(made: Any) -> None:
     with pytest.raises(LookalikeError):
         ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
 
@@ -198,21 +200,21 @@ def hit(number: int, probability: float | None, spread: float = 0.01) -> Hit:
 @pytest.mark.parametrize(
     ("probabilities", "verdict", "detail"),
     [
-        ([0.97, 0.94, 0.63, 0.2], "Very likely found: 2 matches in 11,788 images (41 ms)", ""),
-        ([0.97], "Very likely found: 1 match in 11,788 images (41 ms)", ""),
-        ([0.805, 0.6], "Possibly found: 1 match in 11,788 images (41 ms)", ""),
-        ([0.62, 0.55], "Possibly found: 2 matches in 11,788 images (41 ms)", ""),
+        ([0.97, 0.94, 0.63, 0.2], "Very likely found: 2 matches in 11,788 images (41 ms to embed and search)", ""),
+        ([0.97], "Very likely found: 1 match in 11,788 images (41 ms to embed and search)", ""),
+        ([0.805, 0.6], "Possibly found: 1 match in 11,788 images (41 ms to embed and search)", ""),
+        ([0.62, 0.55], "Possibly found: 2 matches in 11,788 images (41 ms to embed and search)", ""),
         (
             [0.12, 0.1],
-            "No good match in 11,788 images (41 ms)",
+            "No good match in 11,788 images (41 ms to embed and search)",
             "The nearest one is 12 % likely to show the same thing.",
         ),
         (
             [None],
-            "Sorted by similarity, in 11,788 images (41 ms)",
+            "Sorted by similarity, in 11,788 images (41 ms to embed and search)",
             "This index has no labeled pairs, so there are no percentages.",
         ),
-        ([], "No good match in 11,788 images (41 ms)", ""),
+        ([], "No good match in 11,788 images (41 ms to embed and search)", ""),
     ],
 )
 def test_verdicts(probabilities: list[float | None], verdict: str, detail: str) -> None:
@@ -224,7 +226,7 @@ def test_the_terminal_shows_groups_and_counts_what_it_leaves_out() -> None:
     hits = Hits("gull.jpg", [hit(n, p) for n, p in enumerate([0.97, 0.94, 0.63, 0.2, 0.1])], 11_788, 41.2)
     hits.hits[1].copies = ["a", "b", "c", "d"]
     assert str(hits).splitlines() == [
-        "Very likely found: 2 matches in 11,788 images (41 ms)",
+        "Very likely found: 2 matches in 11,788 images (41 ms to embed and search)",
         "      97 %  sea/0.jpg  gull",
         "      94 %  sea/1.jpg  gull  +4 copies",
         "Possibly",
@@ -233,6 +235,22 @@ def test_the_terminal_shows_groups_and_counts_what_it_leaves_out() -> None:
     ]
     hits.show_all = True
     assert "Similar look only" in str(hits) and "20 %" in str(hits) and "not shown" not in str(hits)
+
+
+def test_a_folder_names_each_query_and_hints_repeat_the_options(made: tuple[Path, Path], tmp_path: Path) -> None:
+    images, place = made
+    folder = tmp_path / "two"
+    folder.mkdir()
+    for name in ("0.jpg", "1.jpg"):
+        shutil.copy(images / "class-00" / name, folder / name)
+    answers = search(query=folder, index=place, k=30, filters="label!=class-04")
+    assert isinstance(answers, list)
+    for name, answer in zip(("0.jpg", "1.jpg"), answers, strict=True):
+        lines = str(answer).splitlines()
+        assert lines[0] == str(folder / name) and "images" in lines[1]
+        assert lines[-1].endswith(f"lookalike search {folder / name} --index {place} --filter 'label!=class-04' --all")
+    alone = search(query=folder / "0.jpg", index=place)
+    assert isinstance(alone, Hits) and "images" in str(alone).splitlines()[0]
 
 
 def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path, model: Path) -> None:
@@ -282,8 +300,8 @@ def test_a_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -
     images, place = made
     data = (images / "class-01" / "0.jpg").read_bytes()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-    found: Any = search(query="-", index=place, k=3)
-    assert found[0].path == "class-01/0.jpg" and found[0].identical
+    result: Any = search(query="-", index=place, k=3)
+    assert result[0].path == "class-01/0.jpg" and result[0].identical
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(LookalikeError, match="no image on standard input"):
         search(query="-", index=place)

@@ -259,13 +259,17 @@ def test_words_need_a_model_that_reads(client: Any) -> None:
 
 
 def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:
+    from functools import partial
     from types import SimpleNamespace
 
+    from lookalike.searching.filters import parse
     from lookalike.service.open_index import OpenIndex
     from lookalike.store import Condition
 
     live = OpenIndex.__new__(OpenIndex)
-    live.index = SimpleNamespace(columns=["a", "a:b", "area"], check_columns=list)  # type: ignore[assignment]
+    columns = ["a", "a:b", "area"]
+    where = partial(parse, columns=columns)
+    live.index = SimpleNamespace(columns=columns, where=where)  # type: ignore[assignment]
     wanted = [Condition("area", ("12.5",)), Condition("a:b", ("5*",)), Condition("a", ("x",), negate=True)]
     assert live.where(["area:12.5", r"a:b:5\*", "a!:x"]) == wanted
     drawn = "area:3.000000fff000ffffff"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lookalike.core.database import FILE
 from lookalike.core.errors import LookalikeError
 from lookalike.service.auth import KeyStore, required_rights
 from lookalike.service.limits import Limits, RateLimiter
@@ -137,8 +138,8 @@ def test_cookies_of_neighbors_on_the_host_do_no_harm(locked: Any) -> None:
 def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None:
     keys = KeyStore()
     key, secret = keys.create("laptop", "write")
-    data = (home / "keys.db").read_bytes()
-    assert secret[3:].encode() not in data and (home / "keys.db").stat().st_mode & 0o077 == 0
+    data = b"".join(file.read_bytes() for file in home.glob(f"{FILE}*"))
+    assert secret[3:].encode() not in data and (home / FILE).stat().st_mode & 0o077 == 0
     other = KeyStore()
     assert other.verify(secret).id == key.id  # type: ignore[union-attr]
     assert other.verify(secret[:-1]) is None and other.verify("") is None and other.verify("\udcff") is None
@@ -193,13 +194,13 @@ def test_keys_made_and_revoked_at_the_same_time_are_neither_lost_nor_back(home: 
 def test_a_damaged_database_of_keys_is_an_answer_with_all_headers(locked: Any, home: Path) -> None:
     client, service, read, _write = locked
     service.keys.close()
-    (home / "keys.db").write_bytes(b"no database" * 500)
+    (home / FILE).write_bytes(b"no database" * 500)
     for headers in (bearer(read), {}):
         answer = client.get(f"{API}/info", headers=headers)
         assert answer.status_code in (401, 503) and "content-security-policy" in answer.headers
         assert str(home) not in error_message(answer)
     assert client.get(f"{API}/info", headers=bearer(read)).status_code == 503
-    (home / "keys.db").unlink()
+    (home / FILE).unlink()
 
 
 @pytest.mark.parametrize(

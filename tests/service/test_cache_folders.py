@@ -1,101 +1,96 @@
-"""Folders that several threads, and servers, fill and trim at once: kept uploads and small images."""
+"""What several threads, and servers, fill and trim at once: kept uploads and thumbnails."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from lookalike.core.database import FILE, user_rows
 from lookalike.service import uploads
 from lookalike.service.http_errors import Problem
-from lookalike.service.image_files import Thumbnails
 from lookalike.service.uploads import SavedQueries, SavedQuery
 
 JPEG = b"\xff\xd8"
 
 
-def kept(folder: Path) -> SavedQueries:
-    return SavedQueries(folder, days=7, model="m", encoder=None)  # type: ignore[arg-type]
+def saved_queries() -> SavedQueries:
+    return SavedQueries("place", days=7, model="m", encoder=None)  # type: ignore[arg-type]
 
 
-def keep(questions: SavedQueries) -> str:
-    name = questions.keep(SavedQuery(np.zeros(4, np.float32), "hash", 1.0), np.zeros((6, 8, 3), np.uint8))
-    questions.write_pending()
+def keep(queries: SavedQueries) -> str:
+    name = queries.keep(SavedQuery(np.zeros(4, np.float32), "hash", 1, 1), np.zeros((6, 8, 3), np.uint8))
+    queries.write_pending()
     return name
 
 
-def test_a_query_that_waits_to_be_written_can_be_used(tmp_path: Path) -> None:
-    questions = kept(tmp_path)
+def stored() -> int:
+    return len(user_rows("SELECT id FROM upload", ()))
+
+
+def test_a_query_that_waits_to_be_written_can_be_used(home: Path) -> None:
+    queries = saved_queries()
     pixels = np.zeros((6, 8, 3), np.uint8)
-    first, second, third = (questions.keep(SavedQuery(np.ones(4, np.float32), "h", 1.5), pixels) for _ in range(3))
-    assert not list(tmp_path.iterdir())
-    assert questions.get(first).ratio == 1.5 and questions.image(second).startswith(JPEG)
-    questions.forget(third)
-    assert len(list(tmp_path.iterdir())) == 4
+    first, second, third = (queries.keep(SavedQuery(np.ones(4, np.float32), "h", 3, 2), pixels) for _ in range(3))
+    assert not (home / FILE).exists()
+    assert queries.get(first).ratio == 1.5 and queries.image(second).startswith(JPEG)
+    queries.forget(third)
+    assert stored() == 2
+    other = SavedQueries("other index", days=7, model="m", encoder=None)  # type: ignore[arg-type]
+    with pytest.raises(Problem, match="no longer stored"):
+        other.image(first)
+
+
+def test_a_deleted_upload_leaves_no_trace(home: Path) -> None:
+    queries = saved_queries()
+    name = queries.keep(SavedQuery(np.full(4, 0.37, np.float32), "a telling hash", 1, 1), np.zeros((6, 8, 3), np.uint8))
+    queries.write_pending()
+    queries.forget(name)
+    assert all(b"a telling hash" not in file.read_bytes() for file in home.glob(f"{FILE}*"))
 
 
 def test_a_disk_that_cannot_be_written_to_ends_keeping_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    questions = kept(tmp_path / "file" / "queries")
-    assert questions.active
-    keep(questions)
-    assert not questions.active and "could not be kept" in caplog.text
+    queries = saved_queries()
+    assert queries.active
+    with monkeypatch.context() as patch:
+        patch.setenv("LOOKALIKE_HOME", "/proc/no/such")
+        name = keep(queries)
+        assert queries.get(name).hash == "hash" and queries.image(name).startswith(JPEG), "the link that was given out"
+    assert not queries.active and "could not be kept" in caplog.text
     monkeypatch.setattr(uploads, "RETRY_SECONDS", -1.0)
-    keep(questions)
-    assert questions.active
+    queries._retry_at = 0.0
+    keep(queries)
+    assert queries.active
 
 
-def with_ghosts(patch: pytest.MonkeyPatch, *ghosts: Path) -> None:
-    """Every list of files begins with some that another thread deletes the moment they were listed."""
-    real = Path.glob
-    patch.setattr(Path, "glob", lambda self, pattern: iter([*ghosts, *real(self, pattern)]))
-
-
-def test_what_others_trimmed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_uploads_go_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_SAVED", 3)
-    monkeypatch.setattr(uploads, "TRIM_EVERY", 1)
-    with_ghosts(monkeypatch, tmp_path / "u.0123456789abcdef.jpg")
-    questions = kept(tmp_path)
-    names = [keep(questions) for _ in range(6)]
-    assert questions.get(names[-1]).hash == "hash" and questions.image(names[-1]).startswith(JPEG)
+    queries = saved_queries()
+    names = [keep(queries) for _ in range(6)]
+    assert stored() == 3 and queries.get(names[3]).hash == "hash" and queries.image(names[-1]).startswith(JPEG)
+    with pytest.raises(Problem, match="up to 7 days and has been deleted") as gone:
+        queries.get(names[2])
+    assert gone.value.status == 410
+    with pytest.raises(Problem, match="no longer stored") as gone:
+        queries.image(names[2])
+    assert gone.value.status == 404
 
 
-def test_a_link_whose_image_goes_this_moment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    questions = kept(tmp_path)
-    name, old = keep(questions), SavedQueries._expired
-
-    def goes(self: SavedQueries, path: Path) -> bool:
-        found = old(self, path)
-        path.unlink()
-        return found
-
-    monkeypatch.setattr(SavedQueries, "_expired", goes)
-    with pytest.raises(Problem, match="up to 7 days and has been deleted") as told:
-        questions.get(name)
-    assert told.value.status == 410
-    with pytest.raises(Problem, match="no longer stored") as told:
-        questions.image(name)
-    assert told.value.status == 404
-
-
-def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_servers_keep_and_trim_together(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_SAVED", 10)
-    monkeypatch.setattr(uploads, "TRIM_EVERY", 2)
-    servers, failed = [kept(tmp_path), kept(tmp_path)], []
+    servers, failed = [saved_queries(), saved_queries()], []
 
     def work(number: int) -> None:
-        questions = servers[number % 2]
+        queries = servers[number % 2]
         try:
-            for _ in range(25):
-                name = keep(questions)
+            for _ in range(10):
+                name = keep(queries)
                 try:
-                    assert len(questions.get(name).vector) and questions.image(name).startswith(JPEG)
+                    assert len(queries.get(name).vector) and queries.image(name).startswith(JPEG)
                 except Problem as gone:
                     assert gone.status in (404, 410)
         except BaseException as error:
@@ -106,33 +101,4 @@ def test_two_servers_keep_and_trim_one_folder(tmp_path: Path, monkeypatch: pytes
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failed and len(list(tmp_path.glob("u.*.jpg"))) <= 10 + 2 * 8
-    for _ in range(2):
-        keep(servers[0])
-    assert len(list(tmp_path.glob("u.*.jpg"))) in (10, 11)
-
-
-def test_half_of_a_kept_upload_goes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between the image and its vector leaves the image, which nothing would ever ask for."""
-    monkeypatch.setattr(uploads, "MAX_SAVED", 2)
-    (tmp_path / "u.0123456789abcdef.jpg").write_bytes(b"half")
-    keep(kept(tmp_path))
-    keep(kept(tmp_path))
-    assert not (tmp_path / "u.0123456789abcdef.jpg").exists()
-
-
-@pytest.fixture
-def thumbs(made: Any, home: Path) -> Iterator[Thumbnails]:
-    from lookalike.searching import Index
-
-    with Index.open(made[1]) as index:
-        yield Thumbnails(index, limit=4_000)
-
-
-def test_small_images_that_others_trimmed_are_no_error(thumbs: Thumbnails, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_ghosts(monkeypatch, thumbs.folder / "00" / "gone-96.jpg")
-    contents = [r.payload["content_id"] for part in thumbs.index.store.scan() for r in part]
-    for content in contents[:12]:
-        assert thumbs.get(content, 96).startswith(b"\xff\xd8")
-    monkeypatch.undo()
-    assert 0 < sum(file.stat().st_size for file in thumbs.folder.glob("*/*.jpg")) <= 4_000
+    assert not failed and stored() == 10

@@ -49,9 +49,16 @@ def there(service: Any, client: Any) -> Iterator[dict[str, Any]]:
     while client.get("/api/v1/map").json()["state"] != "ready" and time.monotonic() < deadline:
         time.sleep(0.05)
     first = client.get("/api/v1/items?sample=1").json()["items"][0]
-    kept = send(client, encoded()).json()["query"]["id"]
+    query_id = send(client, encoded()).json()["query"]["id"]
     gen = client.get("/api/v1/map").json()["gen"]
-    yield {"gen": gen, "name": first["id"], "like": first["id"], "q": kept, "column": "label", "f": ["label:class-01"]}
+    yield {
+        "gen": gen,
+        "name": first["id"],
+        "like": first["id"],
+        "q": query_id,
+        "column": "label",
+        "f": ["label:class-01"],
+    }
 
 
 def fuzz(service: Any, there: dict[str, Any], examples: int) -> int:

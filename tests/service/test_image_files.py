@@ -113,7 +113,7 @@ def test_only_rows_of_the_index_and_only_inside_its_folder(service: Service, fol
 
 
 @pytest.mark.needs("pillow_heif")
-def test_a_phones_image_can_be_indexed_seen_and_asked_by(
+def test_a_phones_image_can_be_indexed_seen_and_searched_by(
     tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch)
@@ -136,9 +136,7 @@ def test_a_phones_image_can_be_indexed_seen_and_asked_by(
     opened.close()
 
 
-def test_without_the_extra_a_phones_image_is_told_what_it_needs(
-    service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_extra_a_phones_image_gets_what_it_needs(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     data = b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 40
     answer = TestClient(create_app(service)).post("/api/v1/search", files={"image": ("a.heic", data, "image/heic")})

@@ -101,9 +101,9 @@ def served(place: Path) -> Iterator[TestClient]:
         service.close()
 
 
-def make(source: Path, place: Path | str) -> Path:
+def make(source: Path, place: Path | str, root: Path | None = None) -> Path:
     model: Any = fake.FakeEmbedder()
-    return index(folder=source, model=model, index=place, progress=False).path
+    return index(folder=source, model=model, index=place, root=root, progress=False).path
 
 
 def there(folder: Path) -> int:
@@ -134,8 +134,8 @@ def goes_through(place: Path, root: Path) -> None:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda made: made.__name__)
 def test_what_is_indexed_is_shown_and_moved(source: Callable[[Path], tuple[Path, Path]], tmp_path: Path) -> None:
-    given, root = source(tmp_path / "here")
-    place = make(given, tmp_path / "index")
+    inputs, root = source(tmp_path / "here")
+    place = make(inputs, tmp_path / "index", root if inputs.is_file() else None)
     goes_through(place, root)
     with Index.open(place) as opened:
         assert opened.root == root == opened.table.root
@@ -147,12 +147,12 @@ def test_what_is_indexed_is_shown_and_moved(source: Callable[[Path], tuple[Path,
 def test_a_restored_index_moves_files_of_its_new_folder(
     source: Callable[[Path], tuple[Path, Path]], tmp_path: Path
 ) -> None:
-    given, root = source(tmp_path / "here")
-    place = make(given, tmp_path / "index")
+    inputs, root = source(tmp_path / "here")
+    place = make(inputs, tmp_path / "index", root if inputs.is_file() else None)
     lookalike.backup(index=place, out=tmp_path / "kept.tar", progress=False)
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     # A table that names files by where they were is of no use elsewhere: the folder of the images is given.
-    new = tmp_path / "there" / (root if source in (absolute, upwards, saved) else given).relative_to(tmp_path / "here")
+    new = tmp_path / "there" / (root if source in (absolute, upwards, saved) else inputs).relative_to(tmp_path / "here")
     lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", folder=new, progress=False)
     there_root = tmp_path / "there" / root.relative_to(tmp_path / "here")
     with Index.open(tmp_path / "again") as opened:
@@ -163,6 +163,27 @@ def test_a_restored_index_moves_files_of_its_new_folder(
     with served(tmp_path / "again") as client:
         item = client.get(f"{API}/items?sample=1").json()["items"][0]
         assert client.get(f"/thumb/{item['thumb']}/256.jpg").status_code == 200
+
+
+@pytest.mark.parametrize("line", ["/etc/passwd.jpg", "../outside.jpg"])
+def test_a_row_outside_does_not_widen_what_is_served(tmp_path: Path, line: str) -> None:
+    root = shelf(tmp_path / "here" / "shelf")
+    outside = tmp_path / "here" / "outside.jpg"
+    shutil.copy(root / FILES[0], outside)
+    line = line if line.startswith("..") else str(outside)
+    table = listed(root, [*FILES, line], "list.csv")
+    with pytest.raises(lookalike.LookalikeError, match=r"outside.*`--root`"):
+        make(table, tmp_path / "index")
+    assert not (tmp_path / "index").exists()
+    place = make(table, tmp_path / "index", tmp_path / "here")
+    done = index(folder=table, index=place, progress=False)
+    assert done.images == 8 and done.unchanged == 8, "an update remembers the root"
+    (root.parent / "secret.jpg").write_bytes(outside.read_bytes())
+    outside.unlink()
+    outside.symlink_to(tmp_path / "elsewhere.jpg")
+    shutil.copy(root / FILES[0], tmp_path / "elsewhere.jpg")
+    with served(place) as client:
+        assert client.get("/original/outside.jpg").status_code == 404, "a link out of the root"
 
 
 def test_where_a_root_is_after_its_source_moved(tmp_path: Path) -> None:

@@ -71,9 +71,9 @@ def test_images_of_the_index_take_what_they_have(
     monkeypatch.setattr(lookalike.data, "thumbnail", counted(lookalike.data.thumbnail))
     monkeypatch.setattr(uploads, "decode_part", counted(uploads.decode_part))
     monkeypatch.setattr(strip_metadata, "without_metadata", counted(strip_metadata.without_metadata))
-    asked = addresses(client, 6)[kind]
+    queries = addresses(client, 6)[kind]
     codes: list[int] = []
-    threads = [threading.Thread(target=lambda a=a: codes.append(client.get(a).status_code)) for a in asked]
+    threads = [threading.Thread(target=lambda a=a: codes.append(client.get(a).status_code)) for a in queries]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -104,7 +104,7 @@ def test_a_long_file_is_not_read_beside_others(
     assert [client.get(address).status_code for address in every] == [200] * 3 and len(read) == 3
 
 
-def test_a_large_image_leaves_room_for_small_ones() -> None:
+def test_a_large_image_leaves_space_for_small_ones() -> None:
     budget = limits.PixelBudget()
     with budget.take(10 * limits.MAX_PIXELS), budget.take(limits.MAX_PIXELS - limits.MAX_PIXELS_PER_IMAGE):
         assert budget.available == 0

@@ -17,7 +17,6 @@ from tests.soak import Client, bad_requests
 def test_many_clients_and_bad_requests(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """More uploads are kept than there is room for, by many at once."""
     monkeypatch.setattr("lookalike.service.uploads.MAX_SAVED", 10)
-    monkeypatch.setattr("lookalike.service.uploads.TRIM_EVERY", 2)
     until = time.monotonic() + 3
     crowd = [Client(live.port, number, [encoded(), encoded("PNG")], until, least=20) for number in range(12)]
     for one in crowd:
@@ -33,7 +32,7 @@ def test_many_clients_and_bad_requests(live: Any, monkeypatch: pytest.MonkeyPatc
     assert codes.total() >= 20 * len(crowd) and sum(n for (kind, _), n in codes.items() if kind == "bad") > 20
 
 
-def test_who_is_still_sending_is_told_all_the_same(live: Any) -> None:
+def test_who_is_still_sending_is_answered_all_the_same(live: Any) -> None:
     """A refusal is given when the body is there, and the connection goes on."""
     with socket.create_connection(("127.0.0.1", live.port), timeout=30) as connection:
         for method, address, body, headers in bad_requests():

@@ -54,6 +54,7 @@ def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg"
         (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "a.svg", 415, "not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n", "a.eps", 415, "not an image"),
         (encoded()[:400], "half.jpg", 415, "half.jpg cannot be read: the file is"),
+        (encoded()[:-5], "cut.jpg", 415, "cut.jpg cannot be read: the file is cut short."),
         (b"\xff\xd8\xff\xe0" + b"\0" * 5000, "zeros.jpg", 415, "not an image"),
         (png(50_000, 50_000), "bomb.png", 413, "pixels"),
         (png(12_000, 12_000), "large.png", 413, "12,000 × 12,000 pixels"),
@@ -61,7 +62,7 @@ def send(client: Any, data: bytes, name: str = "x.jpg", kind: str = "image/jpeg"
         (b"x" * 21_000_000, "long.jpg", 413, "the limit is"),
     ],
 )  # fmt: skip
-def test_bad_uploads_get_a_sentence_and_the_next_one_works(
+def test_bad_uploads_get_an_error_message_and_the_next_one_works(
     client: Any, data: bytes, name: str, status: int, words: str
 ) -> None:
     start = time.monotonic()
@@ -160,32 +161,32 @@ def test_images_only_from_the_indexed_folder(tmp_path: Path) -> None:
     (root / "link.jpg").symlink_to(secret)
     (root / "within.jpg").symlink_to(root / "inside.jpg")
     assert open_image(root, {"path": "inside.jpg"}) == b"fine" == open_image(root, {"path": "within.jpg"})
-    found = b"../secret.jpg".hex()
+    result = b"../secret.jpg".hex()
     shard = {"path": "x", "_shard": "../secret.jpg", "_offset": 0, "_length": 3}
     paths = [{"path": path} for path in ("../secret.jpg", str(secret), "link.jpg", ".")]
-    for payload in [*paths, {"path": "x", "_raw_path": found}, shard]:
+    for payload in [*paths, {"path": "x", "_raw_path": result}, shard]:
         with pytest.raises(LookalikeError):
             open_image(root, payload)
 
 
 def test_no_address_is_ever_fetched(client: Any) -> None:
     """Wherever a request can name something, it names a server that would notice being asked."""
-    ours, asked = {"X-Lookalike": "1"}, []
+    ours, calls = {"X-Lookalike": "1"}, []
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.3)
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/a.jpg"
         for name in ("like", "more", "less", "q", "text", "f", "box"):
-            asked.append(client.get(f"{API}/search", params={name: url}))
+            calls.append(client.get(f"{API}/search", params={name: url}))
         for address in (f"{API}/items/{url}", f"/thumb/{url}/96.jpg", f"/original/{url}", f"/reports/{url}"):
-            asked.append(client.get(address))
+            calls.append(client.get(address))
         svg = f'<svg xmlns="http://www.w3.org/2000/svg"><image href="{url}"/></svg>'.encode()
         for data in (svg, url.encode(), f"[InternetShortcut]\nURL={url}".encode()):
-            asked.append(send(client, data, url))
-        asked.append(client.post(f"{API}/search", data={"image": url}))
-        asked.append(client.post(f"{API}/switch", json={"model": url}, headers=ours))
+            calls.append(send(client, data, url))
+        calls.append(client.post(f"{API}/search", data={"image": url}))
+        calls.append(client.post(f"{API}/switch", json={"model": url}, headers=ours))
         with pytest.raises(TimeoutError):
             listener.accept()
-    assert all(400 <= answer.status_code < 500 and error_message(answer) for answer in asked)
+    assert all(400 <= answer.status_code < 500 and error_message(answer) for answer in calls)
 
 
 def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +200,14 @@ def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch:
         sizes.append(len(crops))
         return real(crops)
 
-    wanted = [np.asarray(service.index.embedder.encode(helpers.make_image(n))) for n in range(6)]
+    expected = [np.asarray(service.index.embedder.encode(helpers.make_image(n))) for n in range(6)]
     monkeypatch.setattr(model, "encode", watched)
-    found: dict[int, np.ndarray] = {}
+    result: dict[int, np.ndarray] = {}
     failed: list[Exception] = []
 
     def ask(number: int) -> None:
         try:
-            found[number] = service.encoder.encode(helpers.make_image(number) if number != 4 else b"no image")
+            result[number] = service.encoder.encode(helpers.make_image(number) if number != 4 else b"no image")
         except LookalikeError as error:
             failed.append(error)
 
@@ -218,8 +219,8 @@ def test_waiting_images_go_through_the_model_together(service: Any, monkeypatch:
     for thread in threads:
         thread.join()
     assert len(sizes) <= 3 and sum(sizes) == 5 and len(failed) == 1
-    for number, row in found.items():
-        assert float(row @ wanted[number]) > 0.9999, "each gets its own answer"
+    for number, row in result.items():
+        assert float(row @ expected[number]) > 0.9999, "each gets its own answer"
 
 
 def test_serve_tells_user_errors_before_it_starts(made: Any, tmp_path: Path, home: Path) -> None:
@@ -283,8 +284,8 @@ def test_a_disk_that_cannot_be_written_to_is_no_bug_and_shows_no_path(
     def full(*_args: Any, **_options: Any) -> None:
         raise DiskError(f"The disk that holds `{home}` is full; nothing half-written was left.")
 
-    monkeypatch.setattr(image_files, "write_bytes", full)
-    monkeypatch.setattr("lookalike.service.uploads.write_bytes", full)
+    monkeypatch.setattr(image_files.artifacts, "write", full)
+    monkeypatch.setattr("lookalike.service.uploads.write_uploads", full)
     monkeypatch.setattr(service.duplicates, "dismiss", full)
     first = client.get(f"{API}/items?sample=1").json()["items"][0]
     assert client.get(f"/thumb/{first['thumb']}/96.jpg").headers["content-type"] == "image/jpeg"
@@ -317,3 +318,37 @@ def test_repeated_log_lines_are_throttled() -> None:
     after = logged(40.0)
     assert after is not None and after.dropped == 9_995  # type: ignore[attr-defined]
     assert all(logged(40.0, logging.INFO) for _ in range(20))
+
+
+def test_a_web_shop_may_use_the_api_if_it_is_named(service: Any) -> None:
+    from fastapi.testclient import TestClient
+
+    from lookalike.service import create_app
+    from lookalike.service.auth import KeyStore
+    from lookalike.service.middleware import LOOPBACK
+    from lookalike.service.server import _origin
+
+    service.keys = KeyStore(required=True)
+    key = {"Authorization": f"Bearer {service.keys.create('shop')[1]}"}
+    app = create_app(service, hosts=LOOPBACK, cors=frozenset({_origin("https://Shop.example/")}))
+    client = TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
+    shop, other = (
+        {"Origin": origin, "Sec-Fetch-Site": "cross-site"} for origin in ("https://shop.example", "https://x.example")
+    )
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    preflight = client.options(f"{API}/search", headers=shop | asked)
+    assert preflight.status_code == 204 and preflight.headers["access-control-allow-origin"] == "https://shop.example"
+    assert "authorization" in preflight.headers["access-control-allow-headers"]
+    assert "access-control-allow-credentials" not in preflight.headers, "cookies stay where they are"
+    answer = send(client, encoded(), headers=shop | key)
+    assert answer.status_code == 200 and answer.headers["access-control-allow-origin"] == "https://shop.example"
+    thumb = f"/thumb/{answer.json()['hits'][0]['thumb']}/96.jpg"
+    assert client.get(thumb, headers=key).headers["cross-origin-resource-policy"] == "cross-origin"
+    for headers in (other, other | key):
+        refused = send(client, encoded(), headers=headers)
+        assert refused.status_code == 403 and "access-control-allow-origin" not in refused.headers
+        assert "access-control-allow-origin" not in client.options(f"{API}/search", headers=headers | asked).headers
+    assert client.get(f"{API}/info", headers=shop).status_code == 401, "a key is needed as ever"
+    for wrong in ("shop.example", "*", "https://shop.example/path"):
+        with pytest.raises(LookalikeError, match="is no origin"):
+            _origin(wrong)

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import lookalike
+from lookalike.core.database import FILE, user_rows
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
 from lookalike.searching import Index, index, switch
@@ -31,9 +32,9 @@ OURS = {"X-Lookalike": "1"}
 def wait(client: Any, job: dict[str, Any], seconds: float = 120) -> dict[str, Any]:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        found = next(j for j in client.get(f"{API}/state").json()["jobs"] if j["id"] == job["id"])
-        if found["state"] != "running":
-            return dict(found)
+        result = next(j for j in client.get(f"{API}/state").json()["jobs"] if j["id"] == job["id"])
+        if result["state"] != "running":
+            return dict(result)
         time.sleep(0.05)
     raise AssertionError("the job did not end")
 
@@ -80,12 +81,12 @@ def client(service: Any) -> Any:
 def test_switching_over_and_back_fails_no_request(client: Any, service: Any, place: Any) -> None:
     models = client.get(f"{API}/generations").json()
     assert models["live"] == 1 and next(m["name"] for m in models["models"]) == "better"
-    kept = send(client, encoded()).json()["query"]["id"]
+    query_id = send(client, encoded()).json()["query"]["id"]
     stop, codes, dims = threading.Event(), [], set()
 
     def ask(number: int) -> None:
         while not stop.is_set():
-            answer = client.get(f"{API}/search", params={"q": kept, "k": 3}) if number else send(client, encoded())
+            answer = client.get(f"{API}/search", params={"q": query_id, "k": 3}) if number else send(client, encoded())
             codes.append(answer.status_code)
             dims.add(client.get(f"{API}/info").json()["index"]["generation"])
 
@@ -255,7 +256,7 @@ def test_a_failed_job_says_why(client: Any, service: Any, logged: list[logging.L
     assert [record.exc_info[0] for record in logged if record.exc_info] == [ZeroDivisionError]
 
 
-def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
+def test_trouble_with_the_index_is_reported_once_and_the_follower_lives_on(
     service: Any, logged: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lookalike.service import open_index
@@ -279,8 +280,8 @@ def test_trouble_with_the_index_is_told_once_and_the_follower_lives_on(
     monkeypatch.setattr(open_index, "FOLLOW_SECONDS", 0.001)
     monkeypatch.setattr(service.follower, "refresh", look)
     service.follower._run()
-    told = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
-    assert told == [("damaged", False), ("", True), ("damaged", False)]
+    messages = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
+    assert messages == [("damaged", False), ("", True), ("damaged", False)]
 
 
 def test_images_can_be_removed_and_stay_out(place: Any) -> None:
@@ -302,14 +303,14 @@ def test_backup_and_restore(place: Any, tmp_path: Path, home: Path) -> None:
     made = lookalike.backup(index=where, out=tmp_path / "kept.tar", progress=False)
     assert made.images == 12 and (tmp_path / "kept.tar").stat().st_mode & 0o077 == 0
     query = images / "class-00" / "1.jpg"
-    wanted: Any = lookalike.search(query=query, index=where, k=5)
+    expected: Any = lookalike.search(query=query, index=where, k=5)
     lookalike.purge(index=where)
     assert not where.exists() and len(list(images.rglob("*.jpg"))) == 12
     other = lookalike.restore(file=tmp_path / "kept.tar", index=tmp_path / "again", progress=False)
     assert other.images == 12
-    found: Any = lookalike.search(query=query, index=tmp_path / "again", k=5)
-    assert [hit.id for hit in found] == [hit.id for hit in wanted]
-    assert all(abs(a.score - b.score) < 1e-4 for a, b in zip(found, wanted, strict=True))
+    result: Any = lookalike.search(query=query, index=tmp_path / "again", k=5)
+    assert [hit.id for hit in result] == [hit.id for hit in expected]
+    assert all(abs(a.score - b.score) < 1e-4 for a, b in zip(result, expected, strict=True))
     done = index(folder=images, index=tmp_path / "again", progress=False)
     assert done.unchanged == 12, "nothing is embedded again"
     with pytest.raises(LookalikeError, match="exists already"):
@@ -332,10 +333,15 @@ def test_purge_takes_everything_with_it(client: Any, service: Any, place: Any, h
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     assert client.get(f"/thumb/{item['thumb']}/96.jpg").status_code == 200
     wait(client, client.post(f"{API}/duplicates/find", headers=OURS).json())
+    with pytest.raises(LookalikeError, match="is being served: stop `lookalike serve` first"):
+        lookalike.purge(index=where)
+    assert client.get(f"{API}/search?like={item['id']}").status_code == 200, "nothing was deleted"
     service.close()
     plan = lookalike.purge(index=where, dry_run=True)
     assert where.exists() and plan.thumbnails == 1 and plan.queries == 1 and plan.images == 12
     lookalike.purge(index=where)
     left = [file for file in home.rglob("*") if file.is_file() and "runtimes" not in file.parts]
+    left.remove(home / FILE)  # of the user, without this index
+    assert user_rows("SELECT id FROM upload", ()) == []
     assert not where.exists() and left == [], "neither vectors nor thumbnails nor caches nor queries"
     assert len(list(images.rglob("*.jpg"))) == 12

@@ -7,6 +7,7 @@ import http.client
 import json
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.service import app, limits, uploads
 from tests import helpers
 from tests.searching import fake
+from tests.service import serve_fake
 from tests.service.conftest import RunningServer
 from tests.service.test_middleware import encoded
 
@@ -240,9 +242,9 @@ def test_silent_uploads_take_no_place(served: Any) -> None:
 def test_connections_follow_the_limit_of_file_handles(monkeypatch: pytest.MonkeyPatch) -> None:
     import resource
 
-    for handles, connections in ((128, 32), (1_024, 480), (1_000_000, 500), (20, 8), (-1, 500)):
+    for handles, connections in ((128, 21), (1_024, 320), (1_000_000, 500), (20, 8), (-1, 500)):
         monkeypatch.setattr(resource, "getrlimit", lambda what, handles=handles: (handles, handles))
-        assert app.max_connections() == connections
+        assert limits.max_connections() == connections
 
 
 def test_forwarded_addresses_are_not_believed(place: Path, home: Path) -> None:
@@ -282,11 +284,88 @@ def test_long_scans_end_at_the_deadline_and_hold_up_nothing(served: Any, monkeyp
     helpers.until(lambda: len(codes) == 45 - service.scan_pool.capacity)
     like = service.index.table.column("row_id")[0]
     assert told(server.port, "GET", f"{API}/search?like={like}&k=3")[0] == 200
-    monkeypatch.setattr(limits, "DEADLINE", type(limits.DEADLINE)("deadline", default=0.0))
+    monkeypatch.setattr(limits, "REQUEST_SECONDS", 0.0)
     released.set()
     for thread in threads:
         thread.join(timeout=30)
     assert codes == [503] * 45
+
+
+def test_the_scan_of_a_client_that_left_ends(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    real, begun = service.index.store.scan, threading.Event()
+
+    def endless(**options: Any) -> Iterator[Any]:
+        batches = list(real(**options))
+        while True:
+            begun.set()
+            time.sleep(0.02)
+            yield from batches
+
+    monkeypatch.setattr(service.index.store, "scan", endless)
+    request = f"GET {API}/items?f=label:class-01 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with silent(server.port, request):
+        assert begun.wait(10) and service.scan_pool.reserved == 1
+    helpers.until(lambda: service.scan_pool.reserved == 0)
+
+
+def test_scans_end_with_the_server(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, service = served
+    real, begun = service.index.store.scan, threading.Event()
+
+    def endless(**options: Any) -> Iterator[Any]:
+        batches = list(real(**options))
+        while True:
+            begun.set()
+            time.sleep(0.02)
+            yield from batches
+
+    monkeypatch.setattr(service.index.store, "scan", endless)
+    with silent(server.port, f"GET {API}/items?f=label:class-01 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"):
+        assert begun.wait(10)
+        start = time.monotonic()
+        server.server.handle_exit(2, None)
+        server.thread.join(10)
+        assert not server.thread.is_alive() and time.monotonic() - start < 1.0
+
+
+def test_one_client_elsewhere_has_so_many_requests_at_a_time(served: Any) -> None:
+    from lookalike.service.middleware import RequestGuard
+
+    _server, service = served
+    codes: list[int] = []
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await released.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def request(address: str) -> None:
+        scope = {"type": "http", "path": f"{API}/info", "method": "GET", "headers": [], "client": (address, 1)}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                codes.append(message["status"])
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        await guard(scope, receive, send)
+
+    async def crowd() -> None:
+        nonlocal released
+        released = asyncio.Event()
+        busy = [asyncio.create_task(request("10.0.0.9")) for _ in range(40)]
+        others = [asyncio.create_task(request(address)) for address in ["10.0.0.8", *["127.0.0.1"] * 40]]
+        await asyncio.sleep(0.2)
+        assert codes == [429] * 8
+        released.set()
+        await asyncio.gather(*busy, *others)
+
+    released: Any = None
+    guard = RequestGuard(inner, service=service, hosts=None)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, crowd()).result()
+    assert codes[8:] == [200] * 73 and not guard.active
 
 
 def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,10 +402,11 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
                 connection.settimeout(10)
                 assert connection.recv(100) == b"", "the end of the connection"
     monkeypatch.setattr(app, "HEADER_SECONDS", 30.0)
-    monkeypatch.setattr(app, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 8)
     waiting = ["", "GET /hea", SILENT, "", "", "", "", ""]
     held = [silent(server.port, text) for text in waiting]
     helpers.until(lambda: len(server.server.server_state.connections) == 8)
+    time.sleep(app.GRACE_SECONDS)
     assert [told(server.port, "GET", "/health")[0] for _ in range(3)] == [200] * 3, "the silent ones make room"
     held[0].settimeout(5)
     assert held[0].recv(10) == b"", "the longest silent first"
@@ -339,14 +419,14 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
 def job(port: int, document: dict[str, Any]) -> Any:
     code, started = told(port, "POST", f"{API}/switch", document)
     assert code == 202, started
-    found: list[Any] = []
+    result: list[Any] = []
 
     def over() -> bool:
-        found[:] = [j for j in told(port, "GET", f"{API}/state")[1]["jobs"] if j["id"] == started["id"]]
-        return bool(found[0]["state"] != "running")
+        result[:] = [j for j in told(port, "GET", f"{API}/state")[1]["jobs"] if j["id"] == started["id"]]
+        return bool(result[0]["state"] != "running")
 
     helpers.until(over)
-    return found[0]
+    return result[0]
 
 
 def test_a_silent_client_holds_up_neither_a_switch_nor_the_end(served: Any, place: Path) -> None:
@@ -419,7 +499,23 @@ def test_a_change_that_fails_leaves_nothing_behind(
     helpers.until(lambda: threading.active_count() <= begun + service.search_pool.threads)
     assert service.follower.refresh() and service.live is not before
     helpers.until(lambda: before.index._store is None)
-    wanted = 12 if change == "model" else 13
-    assert told(server.port, "GET", "/health")[1]["images"] == wanted
+    expected = 12 if change == "model" else 13
+    assert told(server.port, "GET", "/health")[1]["images"] == expected
     assert service.index.generation.number == manifests.read(place).live
     assert Uploads(server.port, 2).join() == {200: 2}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="handles are not limited there")
+def test_with_few_file_handles_everybody_is_answered(place: Path, tmp_path: Path, home: Path) -> None:
+    with serve_fake.process(place, "--handles", "128", log=tmp_path / "log") as (_server, port):
+        cards = told(port, "GET", f"{API}/items?sample=12")[1]["items"]
+        thumbs = [("GET", f"/thumb/{card['thumb']}/{side}.jpg") for card in cards for side in (96, 256, 512)]
+        for requests in (
+            thumbs,
+            [("POST", f"{API}/search?k=3", form(encoded()), FORM)] * 30,
+            [("GET", f"{API}/state")] * 40,
+        ):
+            with ThreadPoolExecutor(40) as clients:
+                answers = list(clients.map(lambda request: ask(port, *request)[0], requests))  # type: ignore[arg-type]
+            assert set(answers) == {200}
+    assert (tmp_path / "log").read_bytes() == b""

@@ -74,6 +74,24 @@ def test_one_after_the_other_by_keys(desk: Any, copies: Any) -> None:
     desk.keyboard.press("u")
     desk.get_by_text("Moved back.").wait_for()
     assert files(folder) == before
+    desk.get_by_text("2 / 3").wait_for()
+    assert desk.locator("figure.keep figcaption").inner_text() == first, "the group is in its place again"
+    images = "images => images.length === 2 && images.every((one) => one.naturalWidth > 0)"
+    desk.wait_for_timeout(100)
+    while not desk.locator(".flip img").evaluate_all(images):  # the index gets the row back in the background
+        desk.wait_for_timeout(200)
+
+
+def test_key_hints_can_be_read(desk: Any) -> None:
+    """Of each hint: text and background, and those of its button."""
+    pairs = desk.locator("button kbd").evaluate_all("""hints => hints.map((hint) => {
+        const rgb = (color) => color.match(/[\\d.]+/g).map(Number);
+        const of = getComputedStyle(hint);
+        return [rgb(of.color), rgb(of.backgroundColor)];
+    })""")
+    assert len(pairs) == 3
+    for text, background in pairs:
+        assert len(background) == 3 and sum(abs(a - b) for a, b in zip(text, background, strict=True)) > 400
 
 
 def test_what_stays_is_told_with_the_reason(desk: Any, copies: Any) -> None:

@@ -137,6 +137,17 @@ def test_many_prototypes_are_asked_for_as_they_are_seen(screen: Any, live: Any, 
     screen.locator(".faces").nth(199).locator("img").nth(3).wait_for()
 
 
+def test_an_empty_panel_says_what_could_be_filtered(screen: Any) -> None:  # noqa: F811
+    """The answer of an index of one flat folder is played."""
+    facets = {"images": 61, "nearest": None, "facets": [], "folders": [], "folders_total": 0}
+    screen.route("**/api/v1/facets?*", lambda route: route.fulfill(json=facets))
+    screen.locator("a.shot").first.click()
+    screen.locator("#filters").click()
+    hint = screen.locator("dialog.sheet .hint", has_text="There is nothing to filter by in this index yet.")
+    hint.wait_for()
+    assert all(word in hint.inner_text() for word in ("folder", "label", "columns", "date, camera and place", "tags"))
+
+
 def test_filters_that_leave_nothing(screen: Any) -> None:  # noqa: F811
     screen.locator("a.shot").first.click()
     screen.locator(".results .cell").first.wait_for()

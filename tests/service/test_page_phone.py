@@ -47,8 +47,8 @@ class Fingers:
 
 
 def box(page: Any) -> list[float]:
-    found = re.search(r"box=([\d.,]+)", href(page))
-    return [float(v) for v in found.group(1).split(",")] if found else []
+    result = re.search(r"box=([\d.,]+)", href(page))
+    return [float(v) for v in result.group(1).split(",")] if result else []
 
 
 def settled(what: Any) -> Any:
@@ -114,15 +114,15 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
     phone.locator(".results a.shot").nth(1).tap()
     pair = phone.locator("dialog.pair")
     pair.wait_for()
-    asked, hit = pair.locator("figure").nth(0), pair.locator("figure").nth(1)
+    queries, hit = pair.locator("figure").nth(0), pair.locator("figure").nth(1)
     hit.wait_for()
     until(lambda: phone.evaluate("document.getAnimations().length") == 0)  # it has grown to its place
-    assert not asked.is_visible() and hit.is_visible()
+    assert not queries.is_visible() and hit.is_visible()
     place = hit.bounding_box()
     x, y = place["x"] + place["width"] / 2, place["y"] + place["height"] / 2
     fingers = Fingers(phone)
     fingers.send("touchStart", (x, y))
-    asked.wait_for()
+    queries.wait_for()
     assert not hit.is_visible()
     fingers.send("touchEnd")
     hit.wait_for()

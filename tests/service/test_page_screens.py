@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,17 @@ def test_runs_index_and_a_run(screen: Any, live: Any, runs: Path) -> None:  # no
     screen.goto(f"{live.url}/runs")
     screen.locator(".run").nth(2).wait_for()
     assert "61 images" in screen.locator(".panel").inner_text()
+    assert "0.700\nrecall@1, validation" in screen.locator(".run", has_text="unfinished").inner_text()
+    measured = {"trained": {"recall@1": {"value": 0.612}}}
+    finished = Run.create("supcon", {}, path=runs / "finished")
+    finished.log(step=10, **{"validation/recall@1": 0.966})
+    finished.write_result(finished=True, best_step=10, measured=measured, side="test")
+    screen.goto(f"{live.url}/runs")
+    row = screen.locator(".run.finished")
+    row.wait_for()
+    assert "0.612\nrecall@1, test" in row.inner_text() and "0.966" not in row.inner_text()
     keep(screen, "runs")
+    shutil.rmtree(finished.path)
     screen.get_by_role("link", name="unfinished").click()
     screen.get_by_text("Best so far: step 20, recall@1 0.700.").wait_for()
     screen.get_by_text("Stopped at step 20. Continue with").wait_for()

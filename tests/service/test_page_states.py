@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.test_page import keep
+from tests.service.test_page import keep, verdict
 
 pytestmark = pytest.mark.browser
 LIKE = "like=images/class-01/1.jpg"
@@ -189,7 +189,9 @@ def test_a_image_that_is_too_large(loose: Any, live: Any) -> None:
         data.items.add(new File([new Uint8Array(84e6)], "large.jpg", { type: "image/jpeg" }));
         document.body.dispatchEvent(new DragEvent("drop", { bubbles: true, cancelable: true, dataTransfer: data }));
     }""")
-    loose.get_by_text("This image has 84 MB; the limit is 20 MB.").wait_for()
+    banner = loose.locator(".banner.bad", has_text="This image has 84 MB; the limit is 20 MB.")
+    banner.get_by_role("button", name="Choose another image").wait_for()
+    assert verdict(loose) == "That did not work", "as for a file that is no image"
 
 
 def test_less_alone_asks_for_a_image_first(loose: Any, live: Any) -> None:

@@ -19,7 +19,7 @@ def test_modules_stay_short_and_few_bytes() -> None:
     assert len(SCRIPTS) > 20
     for path in SCRIPTS:
         assert len(path.read_text().splitlines()) <= 400, path.name
-    assert sum(path.stat().st_size for path in SCRIPTS) <= 180_000
+    assert sum(path.stat().st_size for path in SCRIPTS) <= 220_000
 
 
 def test_nothing_comes_from_elsewhere() -> None:

@@ -6,6 +6,8 @@ import contextlib
 import io
 import resource
 import struct
+import subprocess
+import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lookalike.data import UnreadableImage
+from lookalike.service import decode_child, uploads
+from tests import helpers
 from tests.data.scenes import endless_jpeg
 from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, png, send
@@ -153,9 +158,57 @@ def test_formats_whose_decoders_take_more_memory_have_a_lower_limit(
         assert "the limit is 25,000,000 pixels" in error_message(answer)
 
 
+@pytest.mark.parametrize(
+    ("form", "mode", "side", "options"),
+    [
+        ("JPEG", "RGB", 9_900, {"progressive": True, "subsampling": 0}),
+        ("JPEG2000", "RGBA", 4_900, {}),
+        ("TIFF", "RGBA", 9_900, {"compression": "tiff_adobe_deflate"}),
+    ],
+)
+def test_whatever_a_decoder_takes_the_server_does_not(
+    client: Any, form: str, mode: str, side: int, options: dict[str, Any]
+) -> None:
+    out = io.BytesIO()
+    Image.new(mode, (side, side)).save(out, form, **options)
+    with memory() as grown:
+        answer = client.post(f"{API}/search?box=0,0,0.05,0.05&keep=false", files={"image": out.getvalue()})
+    assert grown() < 100, f"{grown():.0f} MB"
+    assert answer.status_code in (200, 413)
+    if answer.status_code == 413:
+        assert "it takes too much memory to decode" in error_message(answer)
+
+
+def test_a_child_decodes_as_the_server_does() -> None:
+    out = io.BytesIO()
+    Image.fromarray(helpers.make_image(3, width=640, height=480)).save(out, "TIFF")
+    region = (0.25, 0.0, 1.0, 0.5)
+    whole, part = decode_child.decode_in_child(out.getvalue(), region, 60, 512)
+    assert whole.shape == (384, 512, 3) and part.shape == (120, 240, 3)
+    expected = uploads.decode_part(out.getvalue(), region, 60)[1].reshape(120, 2, 240, 2, 3).mean((1, 3))
+    assert np.abs(part - expected).mean() < 2
+    with pytest.raises(UnreadableImage, match="cut short"):
+        decode_child.decode_in_child(out.getvalue()[:5000], None, 60, 512)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
+def test_a_child_has_so_much_memory() -> None:
+    code = "from lookalike.service import decode_child as c; c.limit_memory(60_000_000); bytearray({})"
+    for count, good in ((30_000_000, True), (90_000_000, False)):
+        child = subprocess.run([sys.executable, "-c", code.format(count)], capture_output=True, check=False)
+        assert (child.returncode == 0) is good and (good or b"MemoryError" in child.stderr)
+    assert decode_child.MEMORY <= 400_000_000
+
+
+def test_a_decoder_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_child, "SECONDS", 0.01)
+    with pytest.raises(UnreadableImage, match="too long"):
+        decode_child.decode_in_child(encoded("TIFF"), None, 60, 512)
+
+
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_uploads(client: Any, what: str) -> None:
-    data, wanted = HOSTILE[what]
+    data, expected = HOSTILE[what]
     start = time.monotonic()
     with memory() as grown:
         answer = send(client, data, "upload.jpg")
@@ -163,8 +216,8 @@ def test_hostile_uploads(client: Any, what: str) -> None:
     assert grown() < 500, f"{grown():.0f} MB"
     if answer.status_code != 200:
         assert 400 <= answer.status_code < 500 and error_message(answer)
-    if wanted is not None:
-        assert answer.status_code == wanted or (wanted == 4 and 400 <= answer.status_code < 500)
+    if expected is not None:
+        assert answer.status_code == expected or (expected == 4 and 400 <= answer.status_code < 500)
     assert send(client, encoded()).status_code == 200
 
 

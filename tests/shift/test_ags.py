@@ -25,8 +25,8 @@ def test_the_table_has_46_legible_cells():
 
 @pytest.mark.parametrize(("method", "data", "column"), sorted(set(CELLS) - ILLEGIBLE))
 def test_table_3(method, data, column):
-    found = ags(PAPER["fid"][data], PAPER[column][data][method])
-    agrees = abs(found - PAPER["ags"][column][data][method]) <= 0.05
+    result = ags(PAPER["fid"][data], PAPER[column][data][method])
+    agrees = abs(result - PAPER["ags"][column][data][method]) <= 0.05
     assert agrees == ((method, data, column) not in INCONSISTENT)
 
 
@@ -36,18 +36,18 @@ def test_what_the_two_odd_cells_should_say():
     assert ags(fids, PAPER["map@1000"]["cars"]["diva"]) == pytest.approx(28.18, abs=0.01)
 
 
-def test_worked_by_hand():
+def test_computed_by_hand():
     assert ags([10, 20, 40], [80, 70, 50]) == pytest.approx(65)
 
 
 def test_properties():
     rng = numpy_rng(0, "curve")
     fids, values = sorted(rng.uniform(0, 100, 9)), rng.uniform(size=9)
-    found = ags(fids, values)
-    assert found == pytest.approx(naive.area(fids, values))
-    assert values.min() < found < values.max()
-    assert ags(fids, 3 * values + 2) == pytest.approx(3 * found + 2)
-    assert ags([7 * f + 11 for f in fids], values) == pytest.approx(found)
+    result = ags(fids, values)
+    assert result == pytest.approx(naive.area(fids, values))
+    assert values.min() < result < values.max()
+    assert ags(fids, 3 * values + 2) == pytest.approx(3 * result + 2)
+    assert ags([7 * f + 11 for f in fids], values) == pytest.approx(result)
 
 
 @pytest.mark.parametrize(("fids", "values"), [([1], [2]), ([1, 2], [1]), ([2, 1], [1, 1]), ([1, 1], [1, 1])])

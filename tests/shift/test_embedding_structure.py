@@ -21,13 +21,13 @@ def test_as_the_slow_twin(monkeypatch):
     rng = numpy_rng(0, "x")
     x, labels = unit(rng.standard_normal((30, 6))), rng.integers(5, size=30)
     labels[0] = 9  # a class of one
-    found = structure(x, labels)
+    result = structure(x, labels)
     for name, value in naive.structure(x, labels).items():
-        assert found[name] == pytest.approx(value, rel=1e-9), name
-    assert found["zero_singular_values"] == 0
+        assert result[name] == pytest.approx(value, rel=1e-9), name
+    assert result["zero_singular_values"] == 0
 
 
-def test_worked_by_hand():
+def test_computed_by_hand():
     assert measures.spectral_decay(np.array([3.0, 1.0])) == pytest.approx(0.1438410, abs=1e-7)
     assert measures.spectral_decay(np.array([3.0, 1.0]), reverse=True) == pytest.approx(0.1308120, abs=1e-7)
     assert measures.uniformity(np.array([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(-8)
@@ -38,15 +38,15 @@ def test_worked_by_hand():
 def test_collapsed_embeddings_are_named_as_such():
     labels = np.repeat(np.arange(4), 5)
     x = np.eye(6)[labels]
-    found = structure(x, labels)
-    assert found["within"] == pytest.approx(0, abs=1e-12)
-    assert found["between"] == pytest.approx(1)
-    assert found["alignment"] == pytest.approx(0, abs=1e-12)
-    assert found["zero_singular_values"] == 2
-    assert np.isfinite(list(found.values())).all()
+    result = structure(x, labels)
+    assert result["within"] == pytest.approx(0, abs=1e-12)
+    assert result["between"] == pytest.approx(1)
+    assert result["alignment"] == pytest.approx(0, abs=1e-12)
+    assert result["zero_singular_values"] == 2
+    assert np.isfinite(list(result.values())).all()
     spread = structure(unit(numpy_rng(0, "y").standard_normal((200, 6))), np.arange(200) % 4)
-    assert spread["spectral_decay"] < 0.01 < found["spectral_decay"]
-    assert spread["effective_rank"] > found["effective_rank"]
+    assert spread["spectral_decay"] < 0.01 < result["spectral_decay"]
+    assert spread["effective_rank"] > result["effective_rank"]
 
 
 def test_one_class_is_refused():

@@ -8,6 +8,7 @@ from tests.shift.conftest import SMALL
 
 from lookalike import methods, shift
 from lookalike.core.errors import LookalikeError
+from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run
 from lookalike.methods.diva import DiVA
 from lookalike.methods.margin import Margin
@@ -52,16 +53,16 @@ def test_the_score_is_the_area_of_the_mean_curve(done):
     fids = list(ags.fids_of(rows).values())
     means = [v.mean() for v in ags.values_of(rows, "margin", "recall@1")]
     x = (np.array(fids) - fids[0]) / (fids[-1] - fids[0])
-    found = done.result["ags"]["recall@1"]["margin"]
-    assert found["value"] == pytest.approx(np.trapezoid(means, x))
-    assert found["low"] <= found["value"] <= found["high"]
-    assert np.mean(found["by_seed"]) == pytest.approx(found["value"])
+    result = done.result["ags"]["recall@1"]["margin"]
+    assert result["value"] == pytest.approx(np.trapezoid(means, x))
+    assert result["low"] <= result["value"] <= result["high"]
+    assert np.mean(result["by_seed"]) == pytest.approx(result["value"])
 
 
 def test_removals_stand_beside_random_ones(done):
-    found = ags.compare_removals(done.result["rows"])
-    assert {row["method"] for row in found} == {"margin", "ms", "frozen"}
-    assert all(0 <= row["random"] <= 1 for row in found)
+    result = ags.compare_removals(done.result["rows"])
+    assert {row["method"] for row in result} == {"margin", "ms", "frozen"}
+    assert all(0 <= row["random"] <= 1 for row in result)
 
 
 def test_the_report_has_every_part(done):
@@ -76,7 +77,7 @@ def test_the_report_has_every_part(done):
     assert "holds up best" in text
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, monkeypatch):
+def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, monkeypatch, capsys):
     calls = []
     whole = trials.trial
 
@@ -87,12 +88,14 @@ def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, mo
         return whole(**arguments)
 
     monkeypatch.setattr("lookalike.shift.experiment.trial", dies)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Stopped, match=f"Continue with: lookalike shift run --resume {tmp_path / 'run'}$"):
         go(images, tiny, tmp_path / "run", transfer=[images])
     monkeypatch.undo()
+    capsys.readouterr()
     counted = []
     monkeypatch.setattr("lookalike.shift.experiment.trial", lambda **a: counted.append(1) or whole(**a))
     again = shift.run(resume=tmp_path / "run", processes=1)
+    assert capsys.readouterr().err.startswith("Resuming: 4 runs are finished.\n")
     assert len(counted) == 15 - 4
     key = lambda row: (row["method"], row["split"], row["seed"])  # noqa: E731
     for a, b in zip(sorted(again.result["rows"], key=key), sorted(done.result["rows"], key=key), strict=True):
@@ -113,7 +116,7 @@ def test_the_step_is_never_chosen_on_the_test_classes(images, tiny, tmp_path, mo
         assert len(sides[1]) and not sides[0] & sides[1] and not sides[2] & (sides[0] | sides[1])
 
 
-def test_what_cannot_be_run_is_said_in_a_sentence(images, tiny, tmp_path, done):
+def test_what_cannot_be_run_is_reported_in_one_line(images, tiny, tmp_path, done):
     with pytest.raises(LookalikeError, match="No images given"):
         shift.run()
     with pytest.raises(LookalikeError, match="nosuch"):
@@ -138,13 +141,13 @@ def test_two_processes_give_what_one_gives(images, tiny, tmp_path):
 def test_episodes_nest_and_never_meet_their_queries():
     labels = np.repeat(np.arange(6), [9, 8, 7, 12, 3, 9])
     rows = np.arange(len(labels))
-    found = few_shot.episode(labels, rows, (2, 5), 3)
-    assert set(found["2"]) < set(found["5"])
-    assert not set(found["5"]) & set(found["queries"])
-    assert 4 not in labels[found["queries"]]  # too small for a support and two queries
-    assert all((labels[found["2"]] == code).sum() == 2 for code in (0, 1, 2, 3, 5))
+    result = few_shot.episode(labels, rows, (2, 5), 3)
+    assert set(result["2"]) < set(result["5"])
+    assert not set(result["5"]) & set(result["queries"])
+    assert 4 not in labels[result["queries"]]  # too small for a support and two queries
+    assert all((labels[result["2"]] == code).sum() == 2 for code in (0, 1, 2, 3, 5))
     other = few_shot.episode(labels, rows, (2, 5), 4)
-    assert set(other["2"]) != set(found["2"])
+    assert set(other["2"]) != set(result["2"])
     with pytest.raises(LookalikeError, match="at least 7 images"):
         few_shot.episode(np.repeat(np.arange(4), 6), np.arange(24), (2, 5), 0)
 

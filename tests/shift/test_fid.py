@@ -27,12 +27,12 @@ BOTH = [fid.frechet_distance, lambda x, y: fid.moments_distance(fid.moments(x), 
 
 
 @pytest.mark.parametrize("way", BOTH)
-def test_gaussians_worked_by_hand(way):
+def test_gaussians_computed_by_hand(way):
     assert way(np.array([[0.0], [2.0]]), np.array([[1.0], [5.0]])) == pytest.approx(6, abs=1e-12)
-    found = way(gaussian([0, 0], np.diag([1, 4])), gaussian([3, 4], np.diag([9, 16]), seed=1))
-    assert found == pytest.approx(33, abs=1e-10)
-    found = way(gaussian([1, 1], [[2, 1], [1, 2]]), gaussian([1, 1], np.diag([1, 4]), seed=2))
-    assert found == pytest.approx(9 - 2 * np.sqrt(10 + 2 * np.sqrt(12)), abs=1e-10)
+    result = way(gaussian([0, 0], np.diag([1, 4])), gaussian([3, 4], np.diag([9, 16]), seed=1))
+    assert result == pytest.approx(33, abs=1e-10)
+    result = way(gaussian([1, 1], [[2, 1], [1, 2]]), gaussian([1, 1], np.diag([1, 4]), seed=2))
+    assert result == pytest.approx(9 - 2 * np.sqrt(10 + 2 * np.sqrt(12)), abs=1e-10)
     x, y = np.array([[0.0, 0, 0], [2, 0, 0]]), np.array([[0.0, 0, 0], [0, 2, 0]])
     assert way(x, y) == pytest.approx(6, abs=1e-12)  # the authors' 1e-8 on the diagonal would give 5.9994343
 

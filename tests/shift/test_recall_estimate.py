@@ -13,11 +13,11 @@ from lookalike.shift.recall_estimate import Estimator, GradedFolder, judging_fol
 
 def folder(rng, classes, quirk, images=200, per_class=12.0):
     """Recall depends on what the folder tells and on its classes, of which it tells nothing."""
-    told = rng.standard_normal(3)
-    level = 0.8 + 0.2 * told[0] + quirk[list(classes)].mean() + 0.03 * rng.standard_normal()
+    features = rng.standard_normal(3)
+    level = 0.8 + 0.2 * features[0] + quirk[list(classes)].mean() + 0.03 * rng.standard_normal()
     recall = float(np.sin(np.clip(level, 0.05, 1.5)) ** 2)
     known = tuple(int(code) for code in classes)
-    return GradedFolder(known, known, max(2, round(images / per_class)), images, 1.0, recall, tuple(told.tolist()))
+    return GradedFolder(known, known, max(2, round(images / per_class)), images, 1.0, recall, tuple(features.tolist()))
 
 
 def test_the_interval_covers_what_it_promises_on_unseen_classes():
@@ -28,10 +28,13 @@ def test_the_interval_covers_what_it_promises_on_unseen_classes():
         fitted = Estimator.fit([folder(rng, rng.permutation(24)[:4], quirk) for _ in range(200)])
         for _ in range(8):
             new = folder(rng, 24 + rng.permutation(12)[:4], quirk)
-            found, nothing = fitted.predict(new.columns(told=False), new.images, 0.9), fitted.predict_baseline(0.9)
-            assert found.low <= found.value <= found.high
-            covered.append(found.low <= new.recall <= found.high)
-            widths.append(found.high - found.low)
+            result, nothing = (
+                fitted.predict(new.columns(classes_known=False), new.images, 0.9),
+                fitted.predict_baseline(0.9),
+            )
+            assert result.low <= result.value <= result.high
+            covered.append(result.low <= new.recall <= result.high)
+            widths.append(result.high - result.low)
             blind.append(nothing.high - nothing.low)
     assert 0.83 <= np.mean(covered) <= 0.99
     assert np.mean(widths) < 0.8 * np.mean(blind)
@@ -54,7 +57,7 @@ def test_folders_that_cannot_judge_each_other_are_refused():
 def test_with_the_number_of_classes_far_kinds_do_not_count():
     rng, none = numpy_rng(2, "near"), np.zeros(80)
     folders = [folder(rng, [k % 40], none, per_class=(2.0, 30.0)[k % 2]) for k in range(200)]
-    fitted = Estimator.fit(folders, told=True)
+    fitted = Estimator.fit(folders, classes_known=True)
     assert len(fitted.mean) == len(Estimator.fit(folders).mean) + 2
     weights = fitted._weights(0)
     assert (weights[fitted.kinds == 4] == 0).all() and (weights[fitted.kinds == 0] > 0).all()

@@ -25,8 +25,8 @@ DIM = 16
 
 
 def rows(count: int, seed: int = 0) -> np.ndarray:
-    found = np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    result = np.random.default_rng(seed).normal(size=(count, DIM)).astype(np.float32)
+    return result / np.linalg.norm(result, axis=1, keepdims=True)
 
 
 def payload(i: int) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def store(any_store: str, place: str) -> Iterator[Store]:
 
 
 def test_every_store_is_registered_and_keeps_the_protocol(store: Store) -> None:
-    assert {"local", "milvus"} <= set(stores())
+    assert {"local", "milvus", "postgresql"} <= set(stores())
     assert isinstance(store, Store)
     with pytest.raises(LookalikeError, match="did you mean `local`"):
         store_class("locale")
@@ -129,10 +129,10 @@ FILTERS: list[tuple[list[Condition], Any]] = [
 def test_filters_return_exactly_what_they_should(store: Store) -> None:
     fill(store, 120)
     for where, keep in FILTERS:
-        wanted = {f"set/{i}.jpg" for i in range(120) if keep(i)}
-        assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=where)} == wanted, where
-        assert {record.id for part in store.scan(where=where, batch=7) for record in part} == wanted, where
-        assert store.count(where) == len(wanted), where
+        expected = {f"set/{i}.jpg" for i in range(120) if keep(i)}
+        assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=where)} == expected, where
+        assert {record.id for part in store.scan(where=where, batch=7) for record in part} == expected, where
+        assert store.count(where) == len(expected), where
 
 
 NASTY = [
@@ -175,15 +175,14 @@ def test_filters_by_hostile_columns_and_values(store: Store, any_store: str, pla
     ]
     conditions += [Condition("path", (v,), prefix=prefix) for v in NASTY for prefix in (False, True)]
     for condition in conditions:
-        wanted = {name for name, line in lines.items() if meets(line, [condition])}
-        assert {r.id for part in store.scan(where=[condition]) for r in part} == wanted, condition
+        expected = {name for name, line in lines.items() if meets(line, [condition])}
+        assert {r.id for part in store.scan(where=[condition]) for r in part} == expected, condition
     two = [conditions[3], conditions[30]]
     assert store.count(two) == sum(meets(line, two) for line in lines.values())
     for column in COLUMNS:
         values = [line[column] for line in lines.values() if column in line]
         counts = Counter(v for value in values for v in set(value if isinstance(value, list) else [value]) if v)
         assert store.facets(column, limit=1000) == sorted(counts.items(), key=lambda pair: (-pair[1], pair[0])), column
-    store.flush()
     store.close()
     again = store_class(any_store).open(place)
     assert {r.id: r.payload for part in again.scan() for r in part}.keys() == lines.keys()
@@ -206,10 +205,10 @@ def test_ranges_of_numbers_and_dates(store: Store) -> None:
     lines = [payload(i) | {"taken": f"2024-{1 + i % 12:02d}-{1 + i % 28:02d}T10:00:00"} for i in range(120)]
     store.upsert([f"set/{i}.jpg" for i in range(120)], rows(120), lines)
     for condition, keep in RANGES:
-        wanted = {f"set/{i}.jpg" for i in range(120) if keep(i)}
-        assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=[condition])} == wanted, condition
-        assert store.count([condition]) == len(wanted), condition
-        assert {f"set/{i}.jpg" for i in range(120) if condition.matches(lines[i].get(condition.column))} == wanted
+        expected = {f"set/{i}.jpg" for i in range(120) if keep(i)}
+        assert {hit.id for hit in store.query(rows(1, 5)[0], 500, where=[condition])} == expected, condition
+        assert store.count([condition]) == len(expected), condition
+        assert {f"set/{i}.jpg" for i in range(120) if condition.matches(lines[i].get(condition.column))} == expected
     record = store.get(["set/3.jpg"])[0]
     assert record is not None and record.payload == {k: v for k, v in lines[3].items() if v is not None}
 
@@ -226,8 +225,8 @@ def test_filters_lose_no_neighbors(store: Store) -> None:
         where = [Condition("cluster", high=str(last))]
         truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))
         hits = np.array([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)])
-        kept = np.arange(0, 1800, 18) // 30 <= last
-        assert hits[kept].mean() >= 0.97 and (last == 59 or hits[~kept].mean() >= 0.97), last
+        selected = np.arange(0, 1800, 18) // 30 <= last
+        assert hits[selected].mean() >= 0.97 and (last == 59 or hits[~selected].mean() >= 0.97), last
 
 
 def test_facets_count_the_filtered_rows(store: Store) -> None:
@@ -274,8 +273,8 @@ def test_scan_gives_every_row_once_with_its_vector(store: Store) -> None:
 def test_more_like_these_less_like_those(store: Store) -> None:
     vectors = fill(store, 300)
     positive, negative = vectors[[3, 8]], vectors[[40]]
-    wanted = positive.mean(0) - 0.5 * negative.mean(0)
-    truth = np.argsort(-(vectors @ wanted))[:5]
+    expected = positive.mean(0) - 0.5 * negative.mean(0)
+    truth = np.argsort(-(vectors @ expected))[:5]
     hits = store.query(positive, 5, negative=negative)
     assert [hit.id for hit in hits] == [f"set/{i}.jpg" for i in truth]
     with pytest.raises(LookalikeError, match="cancel"):
@@ -402,11 +401,11 @@ def test_kill_9_loses_nothing_acknowledged(kind: type[Store], any_store: str, pl
         store = kind.open(place, write=True)
         ids = [record.id for part in store.scan() for record in part]
         assert len(ids) == len(set(ids)) == store.count()
-        wanted = {f"r/{n}/{i}" for n in range(acknowledged + 1) for i in range(20) if not (n % 7 == 3 and i == 0)}
-        missing = wanted - set(ids)
+        expected = {f"r/{n}/{i}" for n in range(acknowledged + 1) for i in range(20) if not (n % 7 == 3 and i == 0)}
+        missing = expected - set(ids)
         assert not missing
         # What was on its way may be there too, but nothing else.
-        assert {int(x.split("/")[1]) for x in set(ids) - wanted} <= {acknowledged + 1}
+        assert {int(x.split("/")[1]) for x in set(ids) - expected} <= {acknowledged + 1}
         probe = np.random.default_rng(acknowledged).normal(size=(20, DIM)).astype(np.float32)[4]
         assert store.query(probe, 1)[0].id == f"r/{acknowledged}/4"
         store.close()

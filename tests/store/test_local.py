@@ -17,8 +17,10 @@ import pytest
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
-from lookalike.store import Condition, local
+from lookalike.store import Condition, local_graph
+from lookalike.store.graph import quantize
 from lookalike.store.local import LocalStore
+from lookalike.store.scan import nearest
 from tests import helpers
 from tests.kills import killed
 
@@ -106,7 +108,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, monkeypatch: pyt
             store.upsert(["a", "b"], vectors(2, 9), [{}, {}])
     assert store.count() == 20 and store.query(vectors(10, 1)[4], 1)[0].id == "1/4", "reading goes on"
     store.upsert(["c"], vectors(1, 5), [{}])
-    with store._database.transaction(write=False) as connection:
+    with store.database.transaction(write=False) as connection:
         connection.execute("PRAGMA max_page_count=1")  # as if the disk ended here
     with pytest.raises(LookalikeError, match="full"):
         store.upsert([f"d{i}" for i in range(500)], vectors(500, 9), [{"label": "d" * 50}] * 500)
@@ -141,7 +143,7 @@ def test_a_flipped_bit_is_found_by_verify(tmp_path: Path, where: float) -> None:
     store.close()
 
 
-def test_a_damaged_database_is_told_at_open(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported_at_open(tmp_path: Path) -> None:
     filled(tmp_path / "s").close()
     path = tmp_path / "s" / "lookalike.db"
     raw = bytearray(path.read_bytes())
@@ -151,7 +153,7 @@ def test_a_damaged_database_is_told_at_open(tmp_path: Path) -> None:
         LocalStore.open(str(tmp_path / "s"))
 
 
-def test_a_second_writer_is_told_who_has_the_lock(tmp_path: Path) -> None:
+def test_a_second_writer_learns_who_has_the_lock(tmp_path: Path) -> None:
     store = filled(tmp_path / "s")
     with pytest.raises(Locked, match=f"process {os.getpid()}"):
         LocalStore.open(str(tmp_path / "s"), write=True)
@@ -226,7 +228,7 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, np.ndarra
     rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     place = tmp_path_factory.mktemp("graph") / "s"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "GRAPH_ROWS", 1000)
+        patch.setattr(local_graph, "GRAPH_ROWS", 1000)
         store = LocalStore.create(str(place), 96)
         payloads = [{"cluster": str(i // 50), "part": str((i * 7919) % 1000)} for i in range(6000)]
         store.upsert([f"r{i}" for i in range(6000)], rows, payloads)
@@ -242,13 +244,13 @@ def scan_is_slow(store: LocalStore) -> None:
 
     graph = store.load_graph()
     assert graph is not None
-    graph.info = replace(graph.info, scan_seconds=1.0)
+    graph.info = replace(graph.info, scan_seconds=1.0, pass_seconds=1.0)
 
 
 @pytest.mark.parametrize("percent", [0.1, 1, 10, 50, 95, 100])
 def test_filtered_recall(clustered: tuple[Path, np.ndarray], percent: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """By cluster, for queries whose own cluster is kept and whose is filtered out, and across clusters."""
-    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     place, rows = clustered
     store = LocalStore.open(str(place))
     scan_is_slow(store)
@@ -263,17 +265,45 @@ def test_filtered_recall(clustered: tuple[Path, np.ndarray], percent: float, mon
         ):
             there = truth.rows >= 0
             hits = np.array([np.isin(t, line) for t, line in zip(truth.rows, near, strict=True)]) & there
-            kept = np.arange(0, 6000, 60) // 50 <= 1.2 * percent
-            for part in (kept, ~kept) if where.column == "cluster" else (slice(None),):
+            selected = np.arange(0, 6000, 60) // 50 <= 1.2 * percent
+            for part in (selected, ~selected) if where.column == "cluster" else (slice(None),):
                 if there[part].any():
                     assert hits[part].sum() / there[part].sum() >= 0.97, where
+    store.close()
+
+
+def test_the_first_pass_over_int8_copies_is_exact(
+    clustered: tuple[Path, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For queries near and far from rows, all rows or some of them, and whenever too many are left it says so."""
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
+    store, rng = LocalStore.open(str(clustered[0])), np.random.default_rng(3)
+    graph, rows = store.load_graph(), store.state().vectors
+    assert graph is not None and graph.info.error < 0.1 and np.isfinite(graph.info.pass_seconds)
+    assert np.array_equal(graph._codes, quantize(rows[graph._rows], graph.info.scale)), "each copy knows its row"
+    noise = rng.normal(size=(40, 96)) / np.sqrt(96)
+    queries = np.concatenate([rows[::150] + 0.5 * noise, noise[:20], rows[:5], -rows[:5]]).astype(np.float32)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    masks = [None, rng.random(6000) < 0.5, np.arange(6000) // 50 == 7, np.arange(6000) // 50 != 7]
+    answered = 0
+    for query in queries:
+        for mask in masks:
+            for k in (1, 10, 40):
+                result = graph.first_pass(query, k, rows, mask)
+                if result is not None:
+                    selected = None if mask is None else np.flatnonzero(mask)
+                    truth = nearest(query[None], rows, k, selected)
+                    np.testing.assert_allclose(result[1], truth[1][0], atol=1e-6)
+                    assert set(result[0]) == set(truth[0][0])
+                    answered += 1
+    assert answered > 300
     store.close()
 
 
 def test_rows_added_and_deleted_since_the_build(
     clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     shutil.copytree(clustered[0], tmp_path / "s")
     store = LocalStore.open(str(tmp_path / "s"), write=True)
     scan_is_slow(store)
@@ -296,7 +326,7 @@ def test_a_damaged_graph_is_never_searched_and_built_again(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     shutil.copytree(clustered[0], tmp_path / "s")
     [graph] = (tmp_path / "s").glob("graph-*")
     raw = bytearray(graph.read_bytes())
@@ -342,7 +372,7 @@ def test_ranges_of_numbers_and_dates(tmp_path: Path) -> None:
 def test_a_filter_that_keeps_only_rows_added_since_the_build(
     clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     shutil.copytree(clustered[0], tmp_path / "s")
     store = LocalStore.open(str(tmp_path / "s"), write=True)
     scan_is_slow(store)
@@ -356,7 +386,7 @@ def test_building_a_graph_beside_a_compaction_deletes_no_vectors(
     clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader that builds a graph sees a file of vectors that nobody has committed yet."""
-    monkeypatch.setattr(local, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     shutil.copytree(clustered[0], tmp_path / "s")
     [graph] = (tmp_path / "s").glob("graph-*")
     graph.unlink()

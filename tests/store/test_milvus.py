@@ -57,7 +57,7 @@ def test_addresses_are_written_in_one_way(text: str, meant: str) -> None:
         ("milfus://box", "did you mean `milvus`"),
     ],
 )
-def test_what_is_no_address_is_told_without_its_secrets(text: str, sentence: str) -> None:
+def test_what_is_no_address_is_reported_without_its_secrets(text: str, sentence: str) -> None:
     with pytest.raises(LookalikeError, match=sentence) as told:
         store_name(text)
     assert SECRET not in str(told.value) and "\n" not in str(told.value)
@@ -125,8 +125,8 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
     common = [len({h.id for h in a} & {h.id for h in b}) / 10 for a, b in zip(exact, quick, strict=True)]
     assert np.mean(common) >= 0.97
     for query, hits in zip(queries, quick, strict=True):
-        wanted = [float(query @ rows[int(hit.id[2:])]) for hit in hits]
-        np.testing.assert_allclose([hit.score for hit in hits], wanted, atol=1e-4)
+        expected = [float(query @ rows[int(hit.id[2:])]) for hit in hits]
+        np.testing.assert_allclose([hit.score for hit in hits], expected, atol=1e-4)
         assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
     # What is deleted is not found, and a row more is no reason to measure again.
     store.delete([f"r/{i}" for i in truth[0]])
@@ -158,7 +158,7 @@ def free_port() -> int:
 
 
 @needs_milvus
-def test_a_server_that_is_not_there_is_a_sentence(place: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_server_that_is_not_there_gives_a_one_line_error(place: str, capfd: pytest.CaptureFixture[str]) -> None:
     for address in (f"milvus://127.0.0.1:{free_port()}", "milvus://no-such-host.invalid"):
         with pytest.raises(Unavailable, match=r"No Milvus server answers at .*: start it, or check the address\.$"):
             create_store(address, place, 4)
@@ -167,7 +167,7 @@ def test_a_server_that_is_not_there_is_a_sentence(place: str, capfd: pytest.Capt
 
 
 @needs_milvus
-def test_passwords_are_asked_for_and_kept_nowhere(
+def test_passwords_are_prompted_for_and_kept_nowhere(
     milvus: str, place: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for token in ("", f"root:{SECRET}"):
@@ -216,7 +216,7 @@ def test_a_server_goes_and_comes_back(milvus: str, place: str) -> None:
 
 
 @needs_milvus
-def test_what_is_wrong_with_a_collection_is_a_sentence(milvus: str, place: str) -> None:
+def test_what_is_wrong_with_a_collection_gives_a_one_line_error(milvus: str, place: str) -> None:
     store = create_store(milvus, place, 4)
     with pytest.raises(LookalikeError, match="exceed what Milvus stores per row"):
         store.upsert(["a"], unit(1, 4), [{"essay": "x" * 70_000}])
@@ -238,7 +238,7 @@ def test_what_is_wrong_with_a_collection_is_a_sentence(milvus: str, place: str) 
 
 
 @needs_milvus
-def test_with_tls_nothing_is_said_in_clear(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_tls_nothing_is_reported_in_clear(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lookalike.store.milvus_client.CONNECT", 2.0)
     monkeypatch.setenv(milvus_client.TOKEN, f"root:{SECRET}")
     heard: list[bytes] = []

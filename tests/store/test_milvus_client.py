@@ -26,7 +26,7 @@ class Server:
         self.loaded = True
 
 
-def test_a_graph_is_waited_for_and_one_that_never_comes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_is_waited_for_and_one_that_never_comes_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(milvus_client.time, "sleep", lambda seconds: None)
     place = milvus_client.parse_address("milvus://localhost:19530")
     quick = Server(4)

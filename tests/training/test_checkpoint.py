@@ -12,9 +12,9 @@ from lookalike.training import checkpoint
 def test_round_trip(tmp_path):
     document = {"step": 3, "model": {"a": torch.arange(4.0)}, "nested": [{"b": torch.ones(2, dtype=torch.int64)}, None]}
     checkpoint.write(tmp_path / "x.pt", document)
-    found = checkpoint.read(tmp_path / "x.pt")
-    assert found["step"] == 3 and found["kind"] == "checkpoint"
-    assert torch.equal(found["model"]["a"], document["model"]["a"])
+    actual = checkpoint.read(tmp_path / "x.pt")
+    assert actual["step"] == 3 and actual["kind"] == "checkpoint"
+    assert torch.equal(actual["model"]["a"], document["model"]["a"])
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.95, 0.999])
@@ -35,13 +35,13 @@ def test_no_flipped_bit_is_read_as_something_else(tmp_path):
     for place in range(0, len(data), 61):
         path.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
         try:
-            found = checkpoint.read(path)
+            actual = checkpoint.read(path)
         except LookalikeError as error:
             assert "is damaged" in str(error)
             refused += 1
         else:  # between the records
-            assert found["step"] == 3 and found["random"] == [1.5, "x"]
-            assert all(torch.equal(found["model"][name], value) for name, value in document["model"].items())
+            assert actual["step"] == 3 and actual["random"] == [1.5, "x"]
+            assert all(torch.equal(actual["model"][name], value) for name, value in document["model"].items())
     assert refused > 0.8 * len(data) / 61
 
 
@@ -67,15 +67,15 @@ def test_only_what_moves_is_kept():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2))
     model[0].bias.requires_grad_(False)
     model[2].eval()
-    found = checkpoint.trainable_state(model)
-    assert set(found) == {
+    actual = checkpoint.trainable_state(model)
+    assert set(actual) == {
         "0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked",
         "2.weight", "2.bias",
     }  # fmt: skip
     before = model[0].weight.detach().clone()
     with torch.no_grad():
         model[0].weight.add_(1)
-    checkpoint.load_trainable_state(model, found)
+    checkpoint.load_trainable_state(model, actual)
     assert torch.equal(model[0].weight, before)
     with pytest.raises(LookalikeError, match="does not fit"):
         checkpoint.load_trainable_state(model, {"9.weight": before})

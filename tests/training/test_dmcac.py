@@ -77,9 +77,9 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
     assert ended.code == -signal.SIGKILL, ended.err
     state = checkpoint.read(out / "checkpoints" / "last.pt")
     assert state["step"] == step - 1
-    kept = state["method"]
-    assert len(kept["vectors"]) == len(kept["database"]) > 0 and torch.isfinite(kept["maps"]).all()
-    assert int(kept["refreshed_at"][0]) == (5 if case == "cached" else step - 1)
+    selected = state["method"]
+    assert len(selected["vectors"]) == len(selected["database"]) > 0 and torch.isfinite(selected["maps"]).all()
+    assert int(selected["refreshed_at"][0]) == (5 if case == "cached" else step - 1)
     assert_same(train(resume=out, report=False), whole)
 
 
@@ -139,11 +139,11 @@ def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):
     terms, still = {}, []
 
     def opened(*given, **options):
-        found = make_retriever(*given, **options)
-        usual = found.close
-        still.append(found)
-        monkeypatch.setattr(found, "close", lambda: (still.remove(found), usual()), raising=False)
-        return found
+        actual = make_retriever(*given, **options)
+        usual = actual.close
+        still.append(actual)
+        monkeypatch.setattr(actual, "close", lambda: (still.remove(actual), usual()), raising=False)
+        return actual
 
     monkeypatch.setattr(dmcac, "make_retriever", opened)
     for kind in ("exact", "faiss", "hnsw", "store"):
@@ -173,17 +173,17 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
     loop.train_mode()
     loop.encode_backward(rows, given)
     assert loop.model.training
-    found = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
+    actual = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
     loop.model.zero_grad(set_to_none=True)
     loop.model.eval()
     x = loop.source.center(loop.parts.train[rows])
     z = loop.model(x) if mode == "end_to_end" else loop.model.from_layer("stage0", x)
     (z * given).sum().backward()
-    wanted = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
-    assert found.keys() == wanted.keys() and len(found) > 5
-    assert max(value.abs().max().item() for value in wanted.values()) > 1e-3
-    for name, value in wanted.items():
-        assert torch.allclose(found[name], value, rtol=1e-4, atol=1e-5 * value.abs().max().item() + 1e-7), name
+    expected = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
+    assert actual.keys() == expected.keys() and len(actual) > 5
+    assert max(value.abs().max().item() for value in expected.values()) > 1e-3
+    for name, value in expected.items():
+        assert torch.allclose(actual[name], value, rtol=1e-4, atol=1e-5 * value.abs().max().item() + 1e-7), name
 
 
 # Training images of each set as the readers count them, and the step of every refresh of the paper's runs.
@@ -228,7 +228,7 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     from lookalike.data.samplers import ShuffleSampler
     from lookalike.training.recipe import load
 
-    count, wanted = REFRESHES[name]
+    count, expected = REFRESHES[name]
     settings = resolve(load(f"dmcac_{network}_{name}"))
     own = DMCAC.Settings.parse(settings.method.own())
     parted = split_database(
@@ -237,13 +237,13 @@ def test_the_papers_runs_make_their_database_anew_when_the_specification_says(ne
     sampler = ShuffleSampler(len(parted.queries), size=settings.sampler.batch_size, seed=0)
     context = SimpleNamespace(step=0, epoch=0)
     method = SimpleNamespace(settings=own, refreshed_at=torch.tensor([0, 0]), context=context)
-    found = []
+    actual = []
     for step in range(1, settings.steps + 1):
         context.step, context.epoch = step, (step - 1) // sampler.steps_per_epoch
         if DMCAC.is_due(method):
-            found.append(step - 1)  # so many steps were taken with the database before
+            actual.append(step - 1)  # so many steps were taken with the database before
             method.refreshed_at = torch.tensor([step, context.epoch])
-    assert found == wanted
+    assert actual == expected
 
 
 @pytest.mark.parametrize(("network", "head"), [("test_efficientnet", "pca"), ("test_vit", "none")])
@@ -265,14 +265,14 @@ def test_the_database_is_refreshed_through_a_graph(network, head, folder, tmp_pa
     monkeypatch.setattr(looping, "fused_graph", lambda *a: graphs.append(fused_graph(*a)) or graphs[-1])
     last = None
     for _ in range(2):
-        wanted = loop.encode(loop.method.split.database)
+        expected = loop.encode(loop.method.split.database)
         with monkeypatch.context() as patch:
             patch.setattr(torch_runtime, "MIN_IMAGES", 2)
-            found = loop.encode(loop.method.split.database)
-        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5)
-        assert loop.model.training and not found.is_inference()
-        assert last is None or not torch.allclose(found, last, atol=1e-3)
-        last = found
+            actual = loop.encode(loop.method.split.database)
+        assert torch.allclose(actual, expected, rtol=1e-4, atol=1e-5)
+        assert loop.model.training and not actual.is_inference()
+        assert last is None or not torch.allclose(actual, last, atol=1e-3)
+        last = actual
         with torch.no_grad():  # as a step would move it
             for parameter in loop.model.parameters():
                 parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
@@ -322,7 +322,7 @@ def test_the_report_shows_maps_and_what_the_views_found(shown):
     hits = next(block for block in section["blocks"] if block["kind"] == "hits")
     assert len(hits["rows"]) == 2 * 3  # two queries in three views
     for row in hits["rows"]:
-        assert [found["name"] for found in row["lists"]] == ["retrieved", "attention"]
+        assert [actual["name"] for actual in row["lists"]] == ["retrieved", "attention"]
         scores = [hit["score"] for hit in row["lists"][0]["hits"]]
         assert len(scores) == 3 and scores == sorted(scores, reverse=True)
         weights = [hit["probability"] for hit in row["lists"][1]["hits"]]
@@ -341,8 +341,8 @@ def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     searched = set(checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].tolist())
     path, other = (str(next(p for row, p in enumerate(paths) if (row in searched) == there)) for there in (False, True))
     settings = merge(BASE, CASES["cached"], {"steps": 1, "method": {"shown_queries": [path]}})
-    found = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
-    hits = next(b for b in found.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
+    actual = train(data=folder, model=tiny, method="dmcac", settings=settings, out=tmp_path / "own")
+    hits = next(b for b in actual.read_sections()["attention"]["blocks"] if b["kind"] == "hits")
     assert len(hits["rows"]) == 3
     with pytest.raises(LookalikeError, match="no training image matches"):
         settings["method"]["shown_queries"] = ["nowhere.jpg"]
@@ -423,7 +423,7 @@ def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
     with pytest.raises(LookalikeError, match="class-00"):
         train(out=tmp_path / "refused", settings=own, **given)
     run = train(out=tmp_path / "run", settings=merge(own, {"method": {"allow_unanswered": True}}), **given)
-    told = [row for row in run.read_log() if "union/missing" in row]
-    assert any(row["union/missing"] > 0 for row in told)
+    messages = [row for row in run.read_log() if "union/missing" in row]
+    assert any(row["union/missing"] > 0 for row in messages)
     database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()
     assert len(database) == 22, "two of each but one of twelve classes"

@@ -12,7 +12,7 @@ from tests.training.test_train_command import same
 from lookalike.core.report_blocks import Lines, Text
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import merge
-from lookalike.methods.base import MemoryRows
+from lookalike.memory.queue import WatchedRows
 from lookalike.methods.collapse import mean_cosine
 from lookalike.training import checkpoint, drift, train
 from lookalike.training.drift import describe_filter, drift_section
@@ -25,16 +25,16 @@ def rows(count: int, name: str) -> torch.Tensor:
 def test_the_formulas_against_plain_loops():
     a, b = rows(7, "a"), rows(7, "b")
     moved = [math.dist(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    found = drift.feature_drift(a, b)
-    assert found == pytest.approx({"drift/mean": sum(moved) / 7, "drift/max": max(moved)}, rel=1e-5)
+    actual = drift.feature_drift(a, b)
+    assert actual == pytest.approx({"drift/mean": sum(moved) / 7, "drift/max": max(moved)}, rel=1e-5)
     pairs = [float(a[i] @ a[j]) for i in range(7) for j in range(7) if i != j]
     assert mean_cosine(a) == pytest.approx(sum(pairs) / len(pairs), abs=1e-6)
     assert mean_cosine(a[:1].expand(5, 4)) == pytest.approx(1.0)
     assert mean_cosine(a[:1]) == 0.0
-    stored = MemoryRows(torch.arange(7), 3 * a, b)
-    found = drift.staleness(stored, a, b, a)
-    assert found["memory/stale"] == pytest.approx(0.0, abs=1e-6)  # rows off the sphere are brought back
-    assert found["memory/stale_original"] == found["memory/floor"] == pytest.approx(sum(moved) / 7, rel=1e-5)
+    stored = WatchedRows(torch.arange(7), 3 * a, b)
+    actual = drift.staleness(stored, a, b, a)
+    assert actual["memory/stale"] == pytest.approx(0.0, abs=1e-6)  # rows off the sphere are brought back
+    assert actual["memory/stale_original"] == actual["memory/floor"] == pytest.approx(sum(moved) / 7, rel=1e-5)
 
 
 @pytest.mark.parametrize("method", ["supcon", "xbm"])
@@ -94,8 +94,10 @@ def test_the_report_draws_drift_age_and_collapse_and_says_what_the_filter_did(fo
 
 def test_the_sentence_about_the_filter():
     log = [{"step": n, "memory/gain": g, "memory/window": w} for n, g, w in ((1, 0.5, 3.0), (2, 0.25, 7.0))]
-    told = describe_filter(log)
-    assert "ended at 0.25 (from 0.25 to 0.5)" in told and "window of 7 batches" in told and "XBN" not in told
+    messages = describe_filter(log)
+    assert (
+        "ended at 0.25 (from 0.25 to 0.5)" in messages and "window of 7 batches" in messages and "XBN" not in messages
+    )
     log[-1] |= {"memory/r": 0.002, "memory/q": 1e-5}
     assert "r 0.002, q 1e-05" in describe_filter(log)
     assert describe_filter([{"step": 1, "loss": 2.0}]) == ""

@@ -39,8 +39,8 @@ def test_matrices_are_scaled_and_decayed_vectors_are_not():
         solver.step()
     for number, (p, decay) in enumerate(((matrix, 0.01), (vector, None))):
         given = [g[number].flatten().tolist() for g in steps]
-        wanted = naive(start[number].flatten().tolist(), given, 0.5, 0.9, decay)
-        assert torch.allclose(p.detach().flatten(), torch.tensor(wanted, dtype=torch.float64), atol=1e-12)
+        expected = naive(start[number].flatten().tolist(), given, 0.5, 0.9, decay)
+        assert torch.allclose(p.detach().flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-12)
 
 
 def test_a_matrix_of_zeros_takes_the_gradient_as_it_is():

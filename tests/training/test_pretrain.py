@@ -104,7 +104,7 @@ def test_from_scratch_starts_from_random_weights(flat, tmp_path):
     assert not torch.equal(keys, state["model"]["backbone.bn1.running_mean"])  # the key encoder has its own
 
 
-def test_each_verb_has_its_methods(folder, tiny):
+def test_each_command_has_its_methods(folder, tiny):
     with pytest.raises(LookalikeError, match="`moco` is a method of `lookalike pretrain`"):
         train(data=folder, model=tiny, method="moco", dry_run=True)
     with pytest.raises(LookalikeError, match=r"`supcon` is a method of `lookalike train`; .*moco"):
@@ -174,10 +174,10 @@ def test_split_batch_norm_is_batch_norm_of_each_part():
         for layer in (ours, *theirs):
             layer.weight.copy_(torch.tensor([1.0, 2.0, 0.5]))
     out = ours(x)
-    wanted = torch.empty_like(x)
+    expected = torch.empty_like(x)
     for part, layer in enumerate(theirs):
-        wanted[part::2] = layer(x[part::2])
-    assert torch.allclose(out, wanted, atol=1e-6)
+        expected[part::2] = layer(x[part::2])
+    assert torch.allclose(out, expected, atol=1e-6)
     assert torch.allclose(ours.running_mean, sum(layer.running_mean for layer in theirs) / 2)
     assert torch.allclose(ours.running_var, sum(layer.running_var for layer in theirs) / 2)
     assert torch.equal(ours.eval()(x), torch.nn.functional.batch_norm(

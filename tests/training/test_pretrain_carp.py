@@ -42,9 +42,9 @@ def done(flat, tiny, tmp_path_factory):  # noqa: F811
 def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
     result = done.result
     assert result["method"] == "carp" and result["selected"] == "undecided" and not result["better"]
-    start, kept = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
+    start, remaining = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
     trained, student = (Embedder.from_pretrained(done.path / name) for name in ("trained", "student"))
-    assert kept.fingerprint() == start.fingerprint()
+    assert remaining.fingerprint() == start.fingerprint()
     assert len({start.fingerprint(), trained.fingerprint(), student.fingerprint()}) == 3
     sections = done.read_sections()
     verdict = sections["verdict"]["blocks"][0]
@@ -70,19 +70,21 @@ def test_prototypes_are_kept_shown_and_tag_an_index(done, flat, tmp_path):  # no
     place = tmp_path / "index"
     index(folder=flat, model=str(done.path / "trained"), index=place)
     features = trained.features(sorted(flat.iterdir()))
-    wanted = trained.prototypes.assign(features).prototype.astype(str)
+    expected = trained.prototypes.assign(features).prototype.astype(str)
     with Index.open(place) as opened:
         stored = {
             record.payload["path"]: record.payload["prototype"] for part in opened.store.scan() for record in part
         }
-        assert stored == dict(zip(sorted(p.name for p in flat.iterdir()), wanted, strict=True))
-        assert dict(opened.store.facets("prototype")) == dict(zip(*np.unique(wanted, return_counts=True), strict=True))
+        assert stored == dict(zip(sorted(p.name for p in flat.iterdir()), expected, strict=True))
+        assert dict(opened.store.facets("prototype")) == dict(
+            zip(*np.unique(expected, return_counts=True), strict=True)
+        )
         assert "prototype" in opened.generation.columns
         vectors = {r.id: r.vector for part in opened.store.scan(vectors=True) for r in part}
     assert all(np.isclose(np.linalg.norm(v), 1, atol=1e-4) for v in vectors.values())
     first = sorted(flat.iterdir())[0]
-    found = search(query=first, index=place, filters={"prototype": stored[first.name]}, k=3)
-    assert found.hits[0].path == first.name
+    actual = search(query=first, index=place, filters={"prototype": stored[first.name]}, k=3)
+    assert actual.hits[0].path == first.name
 
 
 def test_what_was_pretrained_can_be_adapted(done, folder, tmp_path):

@@ -182,9 +182,9 @@ def test_settings_given_beside_a_method_belong_to_it(folder, tiny):
 
 def test_the_command_line_takes_the_memory(folder, tiny, cli):
     words = ["train", folder, "--method", "xbm", "--set", "memory.drift=axbn", "--model", tiny, "--dry-run", "--json"]
-    found = cli(*words)
-    assert found.code == 0, found.err
-    assert found.json["settings"]["method"]["memory"]["drift"] == "axbn"
+    actual = cli(*words)
+    assert actual.code == 0, actual.err
+    assert actual.json["settings"]["method"]["memory"]["drift"] == "axbn"
 
 
 # ---- the head: pre-warm-up and norm layers -------------------------------------------------------

@@ -19,6 +19,8 @@ from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
         ({"optimizer": {"momentun": 1}}, "`optimizer.momentun`.*did you mean `momentum`"),
         ({"method": {"name": "ms", "alfa": 1}}, "`alfa` is not one of the settings of the method ms.*`alpha`"),
         ({"method": "supcom"}, "did you mean `supcon`"),
+        ({"method": {"name": "xbm", "drift": "xbn"}}, "`drift` is not one of .* xbm; did you mean `memory.drift`"),
+        ({"lr": 0.1}, "did you mean `optimizer.lr`"),
         ({"steps": -1}, "`steps` in the training settings is -1"),
         ({"views": {"mode": "cache"}}, "should be 'cached' or 'end_to_end'"),
     ],
@@ -29,8 +31,8 @@ def test_a_wrong_setting_is_one_sentence_that_names_the_right_one(wrong, sentenc
 
 
 def test_later_layers_win_and_nested_ones_are_joined():
-    found = resolve({"steps": 5, "optimizer": {"lr": 0.1, "weight_decay": 0.2}}, {"optimizer": {"lr": 0.3}})
-    assert (found.steps, found.optimizer.lr, found.optimizer.weight_decay) == (5, 0.3, 0.2)
+    actual = resolve({"steps": 5, "optimizer": {"lr": 0.1, "weight_decay": 0.2}}, {"optimizer": {"lr": 0.3}})
+    assert (actual.steps, actual.optimizer.lr, actual.optimizer.weight_decay) == (5, 0.3, 0.2)
 
 
 def test_another_method_drops_the_settings_of_the_old_one_and_brings_what_suits_it():

@@ -95,11 +95,11 @@ def gradients(accumulate: int, mode: str = "frozen", dropout: float = 0.0) -> di
     }
 
 
-def assert_equal(found: dict, expected: dict, **tolerance) -> None:
+def assert_equal(actual: dict, expected: dict, **tolerance) -> None:
     tolerance = tolerance or {"rtol": 1e-5, "atol": 1e-6}  # embeddings meet the loss in float32
     for name, value in expected.items():
         if name != "after":
-            np.testing.assert_allclose(found[name], value, err_msg=name, **tolerance)
+            np.testing.assert_allclose(actual[name], value, err_msg=name, **tolerance)
 
 
 @pytest.mark.parametrize("accumulate", [2, 3, COUNT])
@@ -134,8 +134,8 @@ def test_dropout_draws_the_same_numbers_in_both_passes():
 
 
 def test_running_statistics_move_once_under_accumulation():
-    found = gradients(2, mode="train")
-    assert found["seen"] == 2  # one for each micro-batch, none for the pass without gradient
+    actual = gradients(2, mode="train")
+    assert actual["seen"] == 2  # one for each micro-batch, none for the pass without gradient
 
 
 def several() -> list[dict]:

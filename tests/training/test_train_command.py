@@ -16,7 +16,8 @@ from tests.training.methods import Remembering
 from lookalike import methods
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.settings import merge
+from lookalike.core.run import Run
+from lookalike.core.settings import flatten, merge
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, train
 
@@ -53,9 +54,9 @@ def test_a_run_leaves_everything_a_user_needs(folder, tiny, tmp_path):
     # The model folder stands for itself: what it encodes is what was measured.
     from lookalike.evaluation import evaluate
 
-    found = evaluate(data=done.path / "table.parquet", split="test", model=model, calibration=False)
+    actual = evaluate(data=done.path / "table.parquet", split="test", model=model, calibration=False)
     measured = result["measured"]["trained"]["recall@1"]["value"]
-    assert found.model.intervals["recall@1"].value == pytest.approx(measured, abs=0.03)
+    assert actual.model.intervals["recall@1"].value == pytest.approx(measured, abs=0.03)
 
 
 @pytest.mark.parametrize("mode", [
@@ -87,8 +88,8 @@ def test_step_0_may_win_and_the_result_says_so(folder, tiny, tmp_path):
     assert done.result["best_step"] == 0
     assert done.result["selected"] == "starting model"
     assert "training did not help" in done.result["verdict"]
-    kept = Embedder.from_pretrained(tmp_path / "run")
-    assert kept.fingerprint() == Embedder.from_pretrained(tiny).fingerprint()
+    remaining = Embedder.from_pretrained(tmp_path / "run")
+    assert remaining.fingerprint() == Embedder.from_pretrained(tiny).fingerprint()
     assert "did not help" in done.read_sections()["verdict"]["blocks"][0]["message"]
 
 
@@ -102,6 +103,33 @@ def test_no_validation_takes_the_last_step(folder, tiny, tmp_path):
     done = run(folder, tiny, tmp_path / "run", data={"validation_fraction": 0}, steps=6)
     assert done.result["best_step"] == 6
     assert done.result["images"]["validation"] == 0
+
+
+def test_a_learning_curve_on_test_classes_chooses_nothing(folder, tiny, tmp_path):
+    steps = {"steps": 4, "evaluate_every": 2, "data": {"validation_fraction": 0}}
+    plain = run(folder, tiny, tmp_path / "plain", **steps)
+    curved = run(folder, tiny, tmp_path / "run", **steps, log={"test_classes": 100})
+    curve = {line["step"]: line["test/recall@1"] for line in curved.read_log() if "test/recall@1" in line}
+    measured = curved.result["measured"]
+    assert list(curve) == [0, 2, 4]
+    assert curve[4] == pytest.approx(measured["trained"]["recall@1"]["value"], abs=1e-6)
+    assert curve[0] == pytest.approx(measured["step 0"]["recall@1"]["value"], abs=1e-6)
+    assert measured == plain.result["measured"]
+
+
+def test_images_are_given_once(folder, tiny, tmp_path, cli):
+    with pytest.raises(LookalikeError, match=r"given twice, as DATA and as `data\.source`"):
+        train(data=folder, model=tiny, settings={"data": {"source": str(tmp_path)}})
+    answer = cli("train", str(folder), "--set", "data.source=elsewhere")
+    assert answer.code == 2 and "leave one of them out" in answer.err
+
+
+def test_the_verdict_stands_once(folder, tiny, tmp_path, cli):
+    words = ["--steps", "1", "--no-report", "--out", str(tmp_path / "run"), "--model", tiny]
+    small = [f"{name}={value}" for name, value in flatten(SMALL).items() if not isinstance(value, (list, dict))]
+    answer = cli("train", str(folder), *words, *(word for pair in small for word in ("--set", pair)))
+    verdict = Run(tmp_path / "run").result["verdict"]
+    assert answer.code == 0 and (answer.out + answer.err).count(verdict) == 1
 
 
 def test_a_dry_run_does_nothing(folder, tiny, tmp_path):
@@ -180,9 +208,9 @@ def test_single_images_are_named(tmp_path, tiny, capsys):
 def test_few_classes_train_with_smaller_batches(tmp_path, tiny, capsys):
     folder = helpers.make_images(tmp_path / "few", classes=3, images=10)
     done = run(folder, tiny, tmp_path / "run", steps=2)
-    told = capsys.readouterr().err
-    assert "batches hold 3 classes, not 4" in told
-    assert "3 of 3 test classes are also trained on" in told
+    messages = capsys.readouterr().err
+    assert "batches hold 3 classes, not 4" in messages
+    assert "3 of 3 test classes are also trained on" in messages
     assert done.result["finished"]
 
 

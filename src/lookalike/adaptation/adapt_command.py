@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from lookalike.adaptation import gate
-from lookalike.adaptation.candidate import Candidate, estimate, held_out, make_candidate, tell_estimate
-from lookalike.adaptation.pool import Listed, Pool, content_ids, read_pool
+from lookalike.adaptation.candidate import estimate, held_out, make_candidate, tell_estimate
+from lookalike.adaptation.pool import Listed, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
 from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
@@ -21,7 +21,6 @@ from lookalike.core import folders
 from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json, write_json
 from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run, find_run
 from lookalike.data import Table, audit, content_id, read_table
@@ -143,17 +142,26 @@ def adapt(
     )
     if why:
         say.say(f"Method: {chosen.method} ({why}).")
+    if pool and not chosen.retrieves:
+        say.say(f"`{chosen.method}` retrieves nothing: the pool is not used; `--method t3ar` uses it.")
+    images = audited.take(first)
     if versions is None:
-        run = Run.create("adapt", {"model": str(model), "target": table.name, **request.to_json()}, path=out)
-        with run.removed_if_failed(), run.locked():
-            versions = Versions.create(run, base)
-            new_version(versions, audited.take(first), request)
+        started_with = {"model": str(model), "target": table.name, **request.to_json()}
+
+        def fill(run: Run) -> None:
+            """From the first moment on the run can be resumed."""
+            Versions.create(run, base)
+            Pending(run).begin(request, images, 1)
+
+        run = Run.create("adapt", started_with, path=out, fill=fill)
+        with run.removed_if_failed(), run.locked(), run.continued_by("adapt"):
+            new_version(Versions(run), images, request)
             run.checkpoints.mkdir(exist_ok=True)  # from here on the run is worth keeping
         return run
     if out is not None:
         raise LookalikeError(f"`{model}` is an adapted model and gets a new version where it is; leave --out out.")
-    with versions.locked():
-        new_version(versions, audited.take(first), request)
+    with versions.locked(), versions.run.continued_by("adapt"):
+        new_version(versions, images, request)
     return versions.run
 
 
@@ -163,8 +171,15 @@ def _resumed(run: Run, *others: object) -> Run:
             "--resume continues with the arguments of the stopped run; leave the model and --target out."
         )
     versions = Versions(run)
-    with versions.locked():
-        request, target, ids = Pending(run).read()
+    with versions.locked(), run.continued_by("adapt"):
+        pending = Pending(run)
+        request, target, ids = pending.read()
+        if pending.version < versions.next_number:  # killed when all but the report was done
+            number, decision = pending.version, _write_result(versions, pending.version)
+            pending.end()
+            say.say(f"The adaptation was finished; it is version {number}. {decision.message}")
+            return run
+        say.say(f"Resuming {pending.where()}.")
         new_version(versions, target, request, ids, begun=ids is not None)
     return run
 
@@ -196,7 +211,7 @@ def new_version(
     now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
     pending = Pending(versions.run)
     if not begun:
-        pending.begin(request, target, None if only is None else sorted(only))
+        pending.begin(request, target, versions.next_number, None if only is None else sorted(only))
     pool = read_pool(request.pool, allow=request.allow, deny=[*request.deny, *versions.denied], progress=True)
     if only is not None:
         pool = pool.only(only)
@@ -207,19 +222,22 @@ def new_version(
             f"content ids, or patterns of folder/path such as `{such}`."
         )
     # What is kept aside to judge by must not be learned from by way of the pool.
-    aside = set(content_ids(target.take(held_out(target, request.settings.held_out_fraction, request.seed))))
+    held = held_out(target, request.settings.held_out_fraction, request.seed)
+    aside = set(content_ids(target.take(held)))
     if request.judge is not None:
         aside |= set(content_ids(audit(read_table(request.judge), near=False).table))
     pool = pool.without(aside, "kept aside to judge by")
     if pool.left_out:
         say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
     if not begun:
-        pending.begin(request, target, pool.ids)
+        pending.begin(request, target, versions.next_number, pool.ids)
     elif only is not None and len(pool) < len(only):
         raise LookalikeError(
             f"{len(only) - len(pool)} pool images are gone since the adaptation in `{versions.run.path}` began; "
             "it cannot be resumed."
         )
+    # What can be known beforehand is said beforehand: what stands against promotion, and the time.
+    gate.warn_of_obstacles(gate.obstacles(now, base, request, int(held.sum())))
     if not begun:
         tell_estimate(estimate(base, target, pool, request))
     made = make_candidate(base, now, target, pool, request, versions.run)
@@ -233,31 +251,32 @@ def new_version(
         pool={"folders": request.pool, "ids": pool.ids, "names": pool.names, "left_out": pool.left_out},
         about=about,
     )
-    _report(versions, made, pool, number)
+    for name, section in report_sections(made, pool, versions.run).items():
+        versions.run.write_section(name, section)
+    decision = _write_result(versions, number)
     pending.end()
-    say.say(made.decision.message)
-    if not made.decision.promoted:
+    if not decision.promoted:
         say.say(f"The candidate is version {number}: lookalike promote {versions.run.path} --judge FOLDER")
     return number
 
 
-def _report(versions: Versions, made: Candidate, pool: Pool, number: int) -> None:
-    run = versions.run
-    for name, section in report_sections(made, pool, run).items():
-        run.write_section(name, section)
-    request = versions.row(number)["request"]
-    run.write_result(
+def _write_result(versions: Versions, number: int) -> gate.Decision:
+    """Write what came of a version into the run's result; the gate's decision."""
+    row = versions.row(number)
+    decision, request = gate.Decision(**row["decision"]), row["request"]
+    versions.run.write_result(
         finished=True,
         version=number,
-        in_use=versions.current,
         method=request["settings"]["method"],
         why=request["why"],
-        promoted=made.decision.promoted,
-        verdict=made.decision.message,
-        decision=made.decision.to_json(),
-        classes=made.prepared.classes.how,
-        counts=made.counts,
+        promoted=decision.promoted,
+        verdict=decision.message,
+        decision=row["decision"],
+        evidence=decision.summary,
+        classes=row["classes"],
+        counts=row["counts"],
     )
+    return decision
 
 
 def promote(
@@ -272,7 +291,7 @@ def promote(
         seed: Seed of the bootstrap.
 
     Returns:
-        The run folder, the version, whether it was promoted, and the verdict.
+        The run folder, the version, whether it was promoted, the verdict, and the figures behind it.
 
     Raises:
         LookalikeError: If there is no such version, or it was deleted.
@@ -290,9 +309,8 @@ def promote(
         number = rejected[-1] if version is None else version
         row = versions.row(number)
         if row["status"] != "rejected":
-            state = (
-                "was deleted with images that were forgotten" if row["status"] == "forgotten" else "was not rejected"
-            )
+            forgotten = row["status"] == "forgotten"
+            state = "was deleted with images that were forgotten" if forgotten else "was not rejected"
             raise LookalikeError(f"Version {number} {state}; it cannot be promoted.")
         decision = gate.Decision(True, [], "your decision")
         if judge is not None:
@@ -300,10 +318,8 @@ def promote(
                 Embedder.from_pretrained(folder, device=CPU)
                 for folder in (versions.run.model, versions.folder(number) / "model")
             )
-            target, request = (
-                Table.load(versions.folder(number) / "target.parquet"),
-                AdaptRequest.from_json(row["request"]),
-            )
+            target = Table.load(versions.folder(number) / "target.parquet")
+            request = AdaptRequest.from_json(row["request"])
             learned = ~held_out(target, request.settings.held_out_fraction, request.seed)
             seen = {*content_ids(target.take(learned)), *versions.used(number)}
             table = gate.unseen(audit(read_table(judge), near=False).table, seen)
@@ -313,13 +329,10 @@ def promote(
             row["status"], row["before"] = "promoted", versions.current
             versions.use(number)
         versions.save()
-        versions.run.write_result(in_use=versions.current, promoted=decision.promoted, verdict=decision.message)
-    return {
-        "model": versions.run.path,
-        "version": number,
-        "promoted": decision.promoted,
-        "verdict": decision.message,
-    }
+        versions.run.write_result(promoted=decision.promoted, verdict=decision.message, evidence=decision.summary)
+    path, promoted = versions.run.path, decision.promoted
+    verdict = {"verdict": decision.message, "evidence": decision.summary}
+    return {"model": path, "version": number, "promoted": promoted, **verdict}
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
@@ -346,13 +359,13 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     versions = Versions.need(model)
     torch.set_num_threads(threads())
     with versions.locked():
-        gone = _meant(versions, images)
+        gone = _named(versions, images)
         affected = [row["number"] for row in versions.rows if versions.used(row["number"]) & gone]
         again = versions.row(versions.current) if versions.current in affected else None
-        kept = None
+        repeated = None
         if again is not None:
             folder = versions.folder(versions.current)
-            kept = Table.load(folder / "target.parquet"), set(_pool_record(folder)["ids"]) - gone
+            repeated = Table.load(folder / "target.parquet"), set(versions.pool_of(versions.current)) - gone
         # Versions and their lists go last: they are what a repeated command is understood by after a kill.
         vectors = purge(sorted(gone))
         if affected:  # a report may name them
@@ -363,15 +376,24 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
         if pending.owes(gone) or (again is not None and pending.file.is_file()):
             pending.end()
             say.say("The adaptation that was left unfinished is given up: it began before this.")
-        if again is not None and kept is not None:
+        if again is not None and repeated is not None:
             request = AdaptRequest.from_json(again["request"])
-            pending.begin(request, kept[0], sorted(kept[1]))
+            pending.begin(request, repeated[0], versions.next_number, sorted(repeated[1]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
         for row in versions.rows:
-            _strike(versions.folder(row["number"]), gone)
-        if again is not None and kept is not None:
-            number = _made_again(versions, kept[0], request, kept[1])
+            versions.strike(row["number"], gone)
+        if again is not None and repeated is not None:
+            try:
+                number = new_version(versions, repeated[0], request, repeated[1])
+            except Stopped:
+                raise
+            except LookalikeError as error:
+                used = f"version {versions.current}" if versions.current else "the base model"
+                raise LookalikeError(
+                    f"The images are forgotten and {used} is in use, but it could not be adapted again: {error} "
+                    f"When that is mended: lookalike adapt --resume {versions.run.path}"
+                ) from error
         else:
             say.say("The model in use never saw them, as its receipts show; it stays as it is.")
     return {
@@ -384,41 +406,12 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     }
 
 
-def _made_again(versions: Versions, target: Table, request: AdaptRequest, only: set[str]) -> int:
-    try:
-        return new_version(versions, target, request, only)
-    except Stopped:
-        raise
-    except LookalikeError as error:
-        used = f"version {versions.current}" if versions.current else "the base model"
-        raise LookalikeError(
-            f"The images are forgotten and {used} is in use, but it could not be adapted again: {error} "
-            f"When that is mended: lookalike adapt --resume {versions.run.path}"
-        ) from error
-
-
-def _pool_record(folder: Path) -> dict[str, Any]:
-    return dict(read_json(folder / "pool.json", "pool"))
-
-
-def _strike(folder: Path, gone: set[str]) -> None:
-    """Remove images from the pool list of a version."""
-    if (folder / "pool.json").is_file():
-        found = _pool_record(folder)
-        kept = [(id_, name) for id_, name in zip(found["ids"], found["names"], strict=True) if id_ not in gone]
-        lists = {"ids": [id_ for id_, _ in kept], "names": [name for _, name in kept]}
-        write_json(folder / "pool.json", {**found, **lists})
-
-
-def _meant(versions: Versions, images: Sequence[str | Path]) -> set[str]:
+def _named(versions: Versions, images: Sequence[str | Path]) -> set[str]:
     """Content ids of the images that a user names."""
     gone: set[str] = set()
     known: dict[str, str] = {}
     for row in versions.rows:
-        folder = versions.folder(row["number"])
-        if (folder / "pool.json").is_file():
-            found = _pool_record(folder)
-            known |= dict(zip(found["ids"], found["names"], strict=True))
+        known |= versions.pool_of(row["number"])
     for image in images:
         named = Listed([str(image)])
         if matched := {id_ for id_, path in known.items() if named.holds(id_, path)}:

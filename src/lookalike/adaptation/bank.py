@@ -171,15 +171,15 @@ def exact_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     k = min(k, scores.shape[1])
     blocks = scores.shape[1] // TOPK_BLOCK
     if blocks <= k:
-        found = scores.topk(k, dim=1)
-        return found.values, found.indices
+        top = scores.topk(k, dim=1)
+        return top.values, top.indices
     whole = scores[:, : blocks * TOPK_BLOCK].view(len(scores), blocks, TOPK_BLOCK)
     chosen = whole.amax(2).topk(k, dim=1).indices
     places = (chosen[:, :, None] * TOPK_BLOCK + torch.arange(TOPK_BLOCK)).flatten(1)
     rest = torch.arange(blocks * TOPK_BLOCK, scores.shape[1]).expand(len(scores), -1)
     places = torch.cat([places, rest], 1)
-    found = scores.gather(1, places).topk(k, dim=1)
-    return found.values, places.gather(1, found.indices)
+    top = scores.gather(1, places).topk(k, dim=1)
+    return top.values, places.gather(1, top.indices)
 
 
 def votes(
@@ -265,7 +265,7 @@ def nearest_entries(
             voters, whole = once_each(whole, ids)
         if banned is not None:
             whole.masked_fill_(banned[short, None] == voters[None], -torch.inf)
-        found, place = exact_top_k(whole, k)
-        near[short, : found.shape[1]], who[short, : found.shape[1]] = found, voters[place]
-        near[short, found.shape[1] :] = -torch.inf
+        values, place = exact_top_k(whole, k)
+        near[short, : values.shape[1]], who[short, : values.shape[1]] = values, voters[place]
+        near[short, values.shape[1] :] = -torch.inf
     return near, who

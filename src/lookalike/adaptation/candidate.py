@@ -44,6 +44,7 @@ from lookalike.data import Table, audit, read_table
 from lookalike.methods.base import PIXELS
 from lookalike.models import Embedder
 from lookalike.models.fingerprint import tensor_bytes
+from lookalike.training.estimate import describe_stages, duration
 
 PROBE_IMAGES = 8
 FEW_USED = 0.2
@@ -174,13 +175,9 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
         return time.perf_counter() - start
 
     one = seconds(lambda: base.encode(sample, runtime="torch")) / len(sample)
-    views = {"shot": 1 + chosen.num_views // 2, "tent": 1, "mcc": 1 + chosen.num_views // 2}
-    out = {
-        "features": 0.0
-        if chosen.method in ("bn", "source")
-        else count * views.get(chosen.method, 1 + 1.5 * chosen.num_views) * one
-    }
-    if len(pool) and chosen.method == "t3ar" and chosen.contrast.pool_set != "none":
+    views = {"bn": 0, "source": 0, "shot": 1 + chosen.num_views // 2, "tent": 1, "mcc": 1 + chosen.num_views // 2}
+    out = {"features": count * views.get(chosen.method, 1 + 1.5 * chosen.num_views) * one}
+    if len(pool) and chosen.retrieves:
         vectors = seconds(lambda: pool_vectors.embedded_anew(base, sample, pool_vectors.runtime_of(base))) / len(sample)
         out["pool"] = len(pool) * vectors + min(len(pool), count * chosen.num_neighbors) * one
     if chosen.method not in ("bn", "source"):
@@ -203,12 +200,8 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
 
 def tell_estimate(seconds: dict[str, float]) -> None:
     """Print how long the adaptation will take."""
-
-    def minutes(value: float) -> str:
-        return f"{value / 60:.1f} min" if value >= 60 else f"{value:.0f} s"
-
-    parts = ", ".join(f"{name} {minutes(value)}" for name, value in seconds.items() if value >= 1)
-    say.say(f"This will take about {minutes(sum(seconds.values()))}{f' ({parts})' if parts else ''}.")
+    stages = describe_stages({name: value for name, value in seconds.items() if value >= 1})
+    say.say(f"This will take about {duration(sum(seconds.values()))}{f' ({stages})' if stages else ''}.")
 
 
 # ---- the candidate ---------------------------------------------------------------------------------
@@ -248,19 +241,16 @@ def make_candidate(
     chosen, labels = request.settings, request.judge is not None or request.labeled
     expert = None if labels else gate.find_expert(base, request.expert)  # what is missing is said before the work
     prepared = prepare(base, target, pool, request, show=True)
-    keeps = request.labeled or base.classifier is not None
-    for why in gate.obstacles(now, request, len(prepared.aside), keeps_classes=keeps):
-        say.warn(
-            f"The adapted model cannot be promoted without labels: {why}. It will be kept as a version; give labeled "
-            "images with --judge, now or later to `lookalike promote`."
-        )
+    say.say(f"Classes: {prepared.classes.how}.")
     used = prepared.retrieved.used
-    if len(pool) and chosen.method == "t3ar" and len(used) < FEW_USED * len(prepared.learn):
-        say.warn(
-            f"The pool hardly suits the target: only {len(used):,} different images of {len(pool):,} are retrieved for "
-            f"{len(prepared.learn):,}."
-        )
+    if len(pool) and chosen.retrieves:
+        alike = prepared.retrieved.describe(len(pool))
+        say.say(f"Pool: {alike}.")
+        if len(used) < FEW_USED * len(prepared.learn):
+            say.warn("The pool hardly suits the target: few of its images serve all. Images of the target's kind do.")
     alarm = _stream_alarm(prepared, request) if chosen.stream and chosen.method != "source" else None
+    if alarm is not None and not labels:
+        gate.warn_of_obstacles([alarm])
     receipts, log, never = Receipts(len(used)), [], 0
     model = prepared.anchor
     if prepared.task is not None:
@@ -277,14 +267,14 @@ def make_candidate(
         "target": len(target),
         "learned_from": len(prepared.learn),
         "held_out": len(prepared.aside),
+        "judged": int(decision.figures.get("images", 0)),
         "pool": len(pool),
         "used": len(used),
         "copies_of_target": prepared.retrieved.copies,
         "steps": len(log),
         "classes_never_labeled": never,
     }
-    lists = Retrieved(prepared.retrieved.among_used(), prepared.retrieved.scores)
-    rows = receipt_rows(receipts, lists, [pool.ids[i] for i in used], [pool.names[i] for i in used], prepared.ids)
+    rows = receipt_rows(receipts, prepared.retrieved, pool, prepared.ids)
     return Candidate(model, now, decision, rows, prepared, counts, log)
 
 

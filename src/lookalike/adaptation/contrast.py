@@ -61,17 +61,17 @@ def listed(ids: Tensor, lists: Tensor) -> Pairs:
     """Pairs whose column's image is in the row's list, each once; −1 in a list matches nothing."""
     count = len(lists)
     rows = torch.arange(count).repeat_interleave(lists.shape[1])[lists.flatten() >= 0]
-    wanted, order = lists[lists >= 0].sort()
-    if not len(wanted) or not len(ids):
-        return Pairs(wanted[:0], wanted[:0])
-    known = torch.zeros(max(int(ids.max()), int(wanted[-1])) + 1, dtype=torch.bool)
-    known[wanted] = True
+    listed_ids, order = lists[lists >= 0].sort()
+    if not len(listed_ids) or not len(ids):
+        return Pairs(listed_ids[:0], listed_ids[:0])
+    known = torch.zeros(max(int(ids.max()), int(listed_ids[-1])) + 1, dtype=torch.bool)
+    known[listed_ids] = True
     columns = (known[ids.clamp(min=0)] & (ids >= 0)).nonzero()[:, 0]
-    first = torch.searchsorted(wanted, ids[columns])
-    times = torch.searchsorted(wanted, ids[columns], right=True) - first
+    first = torch.searchsorted(listed_ids, ids[columns])
+    times = torch.searchsorted(listed_ids, ids[columns], right=True) - first
     starts = (first - (times.cumsum(0) - times)).repeat_interleave(times)
-    found = rows[order][starts + torch.arange(len(starts))]
-    flat = torch.unique(columns.repeat_interleave(times) * count + found)
+    row = rows[order][starts + torch.arange(len(starts))]
+    flat = torch.unique(columns.repeat_interleave(times) * count + row)
     return Pairs(flat % count, flat // count)
 
 
@@ -190,8 +190,8 @@ def contrastive(
 
     No gradient flows to keys and columns. An image without negatives has loss 0 and gradient 0.
     """
-    found = [negatives(queries, part, pool_set=pool_set, by_class=by_class, pseudo=pseudo) for part in parts]
-    dense, single = [d for d, _ in found if d is not None], [s for _, s in found if s is not None]
+    chosen = [negatives(queries, part, pool_set=pool_set, by_class=by_class, pseudo=pseudo) for part in parts]
+    dense, single = [d for d, _ in chosen if d is not None], [s for _, s in chosen if s is not None]
     loss = _Fused.apply(q, key, queries.labels, dense, single, tau)
     if pool_set == "positive":
         near, number = (q * key).sum(1), torch.ones(len(q), dtype=q.dtype)
@@ -201,7 +201,7 @@ def contrastive(
             liked = liked.index_add(0, rows, (q[rows] * few.rows[few.pairs.columns]).sum(1))
             number = number.index_add(0, rows, torch.ones(len(rows), dtype=q.dtype))
         loss = loss + (near - liked / number) / tau
-    counts = [_times(d, s, queries.labels, len(p)) for (d, s), p in zip(found, parts, strict=True) if p.pool]
+    counts = [_times(d, s, queries.labels, len(p)) for (d, s), p in zip(chosen, parts, strict=True) if p.pool]
     return loss, counts
 
 

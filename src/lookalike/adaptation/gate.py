@@ -8,6 +8,7 @@ by what its predictions tell about the expert's neighborhoods. In doubt the prev
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import codes_of, names_of, normalize, spherical
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import warn
+from lookalike.core.report_blocks import number
 from lookalike.core.seeds import numpy_rng
 from lookalike.core.settings import Settings
 from lookalike.data import Table, audit, read_table
@@ -100,6 +103,16 @@ class Decision:
         """The figures that decided, with their names in words."""
         names = {"before": f"{self.measure} before", "after": f"{self.measure} after", "difference": "difference"}
         return {name: self.figures[key] for key, name in {**names, **LABELS}.items() if key in self.figures}
+
+    @property
+    def summary(self) -> str:
+        """The figures that decided, in a line."""
+        if self.measure and "before" in self.figures:
+            before, after, *change = (self.figures[name] for name in ("before", "after", "difference", "low", "high"))
+            value, low, high = (number(100 * value, 1, signed=True) for value in change)
+            return f"{self.measure} {before:.3f} before, {after:.3f} after: {value} points ({low} to {high})"
+        shown = {what: self.figures[name] for name, what in LABELS.items() if name in self.figures}
+        return "; ".join(f"{what} {number(value, signed=True)}" for what, value in shown.items())
 
     @property
     def message(self) -> str:
@@ -225,7 +238,7 @@ def reasons_to_keep(
     limits, reasons = limits or Thresholds(), [alarm] if alarm else []
     for name, (holds, why) in TESTS.items():
         if name in figures and not holds(figures[name], getattr(limits, name)):
-            reasons.append(why.format(figures[name], getattr(limits, name)))
+            reasons.append(re.sub(r"-(?=\d)", "−", why.format(figures[name], getattr(limits, name))))
     return reasons
 
 
@@ -252,11 +265,13 @@ def by_labels(before: Array, after: Array, *, measure: str = "accuracy", least: 
         why = f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"
         return Decision(False, [why], "labels", {"images": len(before)}, measure)
     test = paired_test(before, after, seed=seed)
-    figures = {"before": float(np.mean(before)), "after": float(np.mean(after)), **test.to_json()}
+    figures = {"images": len(before), "before": float(np.mean(before)), "after": float(np.mean(after))}
+    figures |= test.to_json()
     if test.better:
         return Decision(True, [], "labels", figures, measure)
-    ends = f"{measure} {100 * test.low:+.1f} to {100 * test.high:+.1f} points"
-    return Decision(False, [f"on labeled images it is not surely better ({ends})"], "labels", figures, measure)
+    low, high = (number(100 * value, 1, signed=True) for value in (test.low, test.high))
+    why = f"on labeled images it is not surely better ({measure} {low} to {high} points)"
+    return Decision(False, [why], "labels", figures, measure)
 
 
 def stream_alarm(batches: Sequence[Array], *, smallest: int = 8, first: int = 20, seed: int = 0) -> str | None:
@@ -307,16 +322,34 @@ def probabilities(model: Embedder, rows: Array) -> Array:
         return np.asarray(model.classifier(torch.from_numpy(rows)).double().softmax(1).numpy())
 
 
-def obstacles(now: Embedder, request: AdaptRequest, held_out: int, *, keeps_classes: bool) -> list[str]:
-    """What makes promotion impossible, known before anything is learned."""
+def obstacles(now: Embedder, base: Embedder, request: AdaptRequest, held_out: int) -> list[str]:
+    """What makes promotion without labels impossible, known before anything is learned.
+
+    Args:
+        now: The model in use.
+        base: The model that is adapted.
+        request: What was requested.
+        held_out: Number of held-out images.
+    """
     if request.judge is not None or request.labeled:
         return []
     out, least = [], Thresholds().images
     if held_out < least:
         out.append(f"{held_out} images are held out to judge by, and {least} are needed")
-    if now.classifier is not None and not keeps_classes:
+    if now.classifier is not None and base.classifier is None:
         out.append("the model in use names classes and the adapted one will not")
+    if request.settings.method == "source":
+        out.append("`source` changes nothing")
     return out
+
+
+def warn_of_obstacles(reasons: Sequence[str]) -> None:
+    """Say beforehand why a candidate cannot be promoted, and what can be done."""
+    for why in reasons:
+        warn(
+            f"The adapted model cannot be promoted without labels: {why}. It will be kept as a version; give labeled "
+            "images with --judge, now or later to `lookalike promote`."
+        )
 
 
 def decide(

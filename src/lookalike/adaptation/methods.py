@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lookalike.adaptation.bank import Ring
 from lookalike.adaptation.contrast import Columns, ContrastQueries, contrastive
 from lookalike.adaptation.target_classes import TEMPERATURE
 from lookalike.adaptation.task import norm_layers, upper_part
@@ -306,9 +307,7 @@ class AdaContrast(AdaptMethod):
     def __init__(self, settings: AdaptSettings, context: Context, task: AdaptTask) -> None:
         super().__init__(settings, context, task)
         self.add_key_model()
-        size = settings.bank.size or 16_384
-        self.queue, self.place, self.filled = torch.zeros(size, context.dim), 0, 0
-        self.queue_labels, self.queue_ids = torch.zeros(size, dtype=torch.int64), torch.full((size,), -1)
+        self.queue = Ring(settings.bank.size or 16_384, context.dim, 0, torch.float32)
         self.rows, self.probabilities = torch.zeros(0), torch.zeros(0)
         self._enqueue: tuple[Tensor, ...] = ()
 
@@ -328,8 +327,8 @@ class AdaContrast(AdaptMethod):
         self.count_labels(labels)
         key = self.outputs(embeddings["second"], model=self.key_model)[0]
         query, logits = self.outputs(embeddings["strong"], learning=True)
-        filled, none = slice(0, self.filled), torch.full((len(batch), 1), -1)
-        columns = Columns(self.queue[filled], self.queue_ids[filled], self.queue_labels[filled], pool=False)
+        none = torch.full((len(batch), 1), -1)
+        columns = Columns(self.queue.read("rows"), self.queue.read("ids"), self.queue.read("labels"), pool=False)
         queries = ContrastQueries(batch.ids, labels, none, none < 0)
         contrast, _ = contrastive(query, key, queries, [columns], tau=self.settings.contrast.temperature)
         self._enqueue = (key, labels, batch.ids, embeddings["weak key"].detach())
@@ -345,17 +344,17 @@ class AdaContrast(AdaptMethod):
 
     def after_step(self) -> None:
         key, labels, ids, weak = self._enqueue
-        size = len(self.queue)
-        place = (self.place + torch.arange(len(key))[-size:]) % size
-        self.queue[place], self.queue_labels[place], self.queue_ids[place] = key[-size:], labels[-size:], ids[-size:]
-        self.place, self.filled = (self.place + len(key)) % size, min(size, self.filled + len(key))
+        self.queue.push(key, ids, key[:, :0], labels)
         features, logits = self.outputs(weak, model=self.key_model)
         self.rows[ids], self.probabilities[ids] = features, logits.softmax(1)
         self._enqueue = ()
 
     def own_state(self) -> dict[str, Any]:
-        names = ("queue", "queue_labels", "queue_ids", "place", "filled", "rows", "probabilities")
-        return {name: getattr(self, name) for name in names}
+        return {"queue": {**vars(self.queue)}, "rows": self.rows, "probabilities": self.probabilities}
+
+    def set_own_state(self, state: dict[str, Any]) -> None:
+        vars(self.queue).update(state["queue"])
+        self.rows, self.probabilities = state["rows"], state["probabilities"]
 
 
 def find(task: AdaptTask) -> type[AdaptMethod]:

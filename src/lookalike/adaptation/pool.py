@@ -44,15 +44,15 @@ class Pool:
 
     def only(self, ids: set[str]) -> Pool:
         """The images of these ids."""
-        kept = [i for i, id_ in enumerate(self.ids) if id_ in ids]
-        places, names = [self.places[i] for i in kept], [self.names[i] for i in kept]
-        return replace(self, ids=[self.ids[i] for i in kept], places=places, names=names)
+        rows = [i for i, id_ in enumerate(self.ids) if id_ in ids]
+        places, names = [self.places[i] for i in rows], [self.names[i] for i in rows]
+        return replace(self, ids=[self.ids[i] for i in rows], places=places, names=names)
 
     def without(self, ids: set[str], why: str) -> Pool:
         """All but the images of these ids; `why` is how they are counted among those left out."""
-        kept = self.only(set(self.ids) - ids)
-        less = len(self) - len(kept)
-        return replace(kept, left_out={**self.left_out, **({why: less} if less else {})})
+        rest = self.only(set(self.ids) - ids)
+        less = len(self) - len(rest)
+        return replace(rest, left_out={**self.left_out, **({why: less} if less else {})})
 
     def images(self, i: int) -> tuple[Table, int]:
         folder, row = self.places[i]
@@ -60,8 +60,8 @@ class Pool:
 
     def table(self, rows: Sequence[int] | np.ndarray) -> Table:
         """Some images as one table of files, whatever folders they come from."""
-        found = [self.images(int(i)) for i in rows]
-        files = [table.file(row) for table, row in found]
+        result = [self.images(int(i)) for i in rows]
+        files = [table.file(row) for table, row in result]
         if None in files:
             raise LookalikeError("A pool must be a folder of images or a table of them; it cannot lie in tar files.")
         columns: dict[str, Any] = {
@@ -71,8 +71,8 @@ class Pool:
             "row_id": [self.ids[int(i)] for i in rows],
         }
         for name in ("size", "mtime_ns", *BOX):
-            if any(table.has(name) for table, _ in found):
-                columns[name] = [table.row(row).get(name) for table, row in found]
+            if any(table.has(name) for table, _ in result):
+                columns[name] = [table.row(row).get(name) for table, row in result]
         return Table.from_columns(columns, name=POOL)
 
 
@@ -97,12 +97,12 @@ def read_pool(
     tables, seen, names, left = [], {}, {}, {"copies": 0, "not allowed": 0, "denied": 0, "unreadable": 0}
     for number, source in enumerate(source for source in folders_ if not _bare(source)):
         table = source if isinstance(source, Table) else read_table(source, progress=progress)
-        found = audit(table, near=False, progress=progress)
-        left["unreadable"] += len(found.unreadable)
-        tables.append(found.table)
-        ids, paths = found.table.column("content_id"), found.table.column("path")
+        audited = audit(table, near=False, progress=progress)
+        left["unreadable"] += len(audited.unreadable)
+        tables.append(audited.table)
+        ids, paths = audited.table.column("content_id"), audited.table.column("path")
         for row, (id_, path) in enumerate(zip(ids, paths, strict=True)):
-            id_, name = str(id_), f"{found.table.name}/{path}"
+            id_, name = str(id_), f"{audited.table.name}/{path}"
             named, refused = allowed.holds(id_, name), denied.holds(id_, name)
             if allow and not named:
                 left["not allowed"] += 1
@@ -135,9 +135,9 @@ class Listed:
         self.met: set[str] = set()
 
     def holds(self, id_: str, path: str) -> bool:
-        found = self.plain & {id_, path} | {pattern for pattern, sought in self.wild.items() if sought.match(path)}
-        self.met |= found
-        return bool(found)
+        matches = self.plain & {id_, path} | {pattern for pattern, sought in self.wild.items() if sought.match(path)}
+        self.met |= matches
+        return bool(matches)
 
     @property
     def idle(self) -> list[str]:
@@ -173,29 +173,21 @@ class Receipts:
 
 
 def receipt_rows(
-    receipts: Receipts,
-    found: Retrieved,
-    pool_ids: Sequence[str],
-    pool_paths: Sequence[str],
-    target_ids: Sequence[str],
+    receipts: Receipts, retrieved: Retrieved, pool: Pool, target_ids: Sequence[str]
 ) -> list[dict[str, Any]]:
     """One record for each used pool image: for which target images, at what score, and how often."""
-    places = np.argwhere(found.index >= 0)
-    who = found.index[places[:, 0], places[:, 1]]
-    order = np.argsort(who, kind="stable")
-    ends = np.searchsorted(who[order], np.arange(len(pool_ids) + 1))
-    rows = []
-    for i, id_ in enumerate(pool_ids):
-        whom = places[order[ends[i] : ends[i + 1]]]
-        served = [{"target": target_ids[t], "score": float(found.scores[t, r]), "rank": int(r) + 1} for t, r in whom]
-        rows.append(
-            {
-                "id": id_,
-                "path": pool_paths[i],
-                "served": served,
-                "steps_loaded": int(receipts.loaded[i]),
-                "times_negative": int(receipts.negatives[i]),
-                "last_step": int(receipts.last[i]),
-            }
-        )
-    return rows
+    served: dict[int, list[dict[str, Any]]] = {int(i): [] for i in retrieved.used}
+    for t, r in np.argwhere(retrieved.index >= 0).tolist():
+        pair = {"target": target_ids[t], "score": float(retrieved.scores[t, r]), "rank": r + 1}
+        served[int(retrieved.index[t, r])].append(pair)
+    return [
+        {
+            "id": pool.ids[i],
+            "path": pool.names[i],
+            "served": pairs,
+            "steps_loaded": int(receipts.loaded[row]),
+            "times_negative": int(receipts.negatives[row]),
+            "last_step": int(receipts.last[row]),
+        }
+        for row, (i, pairs) in enumerate(served.items())
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,8 @@ class Retrieved:
     Args:
         index: Pool rows, −1 for none.
         scores: Their similarities.
-        copies: Pairs left out because the pool image is (nearly) the target image.
+        copies: Number of pairs left out because the pool image is the target image, or nearly.
+        own: Similarity of a target image and the nearest other one, the median; NaN if not known.
 
     Shape:
         - index, scores: ``(targets, k)``.
@@ -27,11 +29,19 @@ class Retrieved:
     index: np.ndarray
     scores: np.ndarray
     copies: int = 0
-    """Pairs left out because the pool image is the target image, or nearly."""
+    own: float = math.nan
 
     @property
     def used(self) -> np.ndarray:
         return np.unique(self.index[self.index >= 0])
+
+    def describe(self, pool: int) -> str:
+        """How many pool images are used, and how alike they are beside the target's own."""
+        best = self.scores[self.index[:, 0] >= 0, 0]
+        text = f"{len(self.used):,} of {pool:,} images retrieved for {len(self.index):,}"
+        if not len(best):
+            return text
+        return f"{text}, similarity {np.median(best):.2f} (target images among themselves {self.own:.2f})"
 
     def among_used(self) -> np.ndarray:
         """`index` as places among the used ones."""
@@ -76,9 +86,9 @@ def nearest(
     names = np.asarray(pool_ids)
     open_rows, wide, copies = np.arange(len(target)), min(len(pool), k + 4), 0
     while len(open_rows):
-        found, places = top_k(target[open_rows], pool, wide)
+        result, places = top_k(target[open_rows], pool, wide)
         again = []
-        for row, values, at in zip(open_rows, found, places, strict=True):
+        for row, values, at in zip(open_rows, result, places, strict=True):
             copy = (at >= 0) & ((values >= near_copy) | (names[at] == target_ids[int(row)]))
             keep = np.flatnonzero(~copy & (at >= 0))[:k]
             if len(keep) < k and wide < len(pool):
@@ -104,26 +114,17 @@ def random_retrievals(
 
     The draw of a pair does not depend on the other images of the pool. Copies are left out as in `nearest`.
     """
-    out = no_retrievals(len(target), k)
-    index, scores, copies = out.index, out.scores, 0
+    out, copies = no_retrievals(len(target), k), 0
     numbers = np.array([derive(seed, "pool", id_) for id_ in pool_ids], np.uint64)
     names = np.asarray(pool_ids)
-    for row, id_ in enumerate(target_ids):
-        if not k or not len(pool):
-            break
-        mixed = _scrambled(numbers ^ np.uint64(derive(seed, "target", id_)))
-        order, wide = np.argsort(mixed, kind="stable"), k
-        while True:
-            drawn = order[:wide]
-            values = pool[drawn] @ target[row]
-            copy = (values >= near_copy) | (names[drawn] == id_)
-            if wide >= len(order) or len(drawn) - copy.sum() >= k:
-                break
-            wide *= 2
+    for row, id_ in enumerate(target_ids if k and len(pool) else ()):
+        order = np.argsort(_scrambled(numbers ^ np.uint64(derive(seed, "target", id_))), kind="stable")
+        values = pool[order] @ target[row]
+        copy = (values >= near_copy) | (names[order] == id_)
         keep = np.flatnonzero(~copy)[:k]
-        index[row, : len(keep)], scores[row, : len(keep)] = drawn[keep], values[keep]
-        copies += int(copy.sum())
-    return Retrieved(index, scores, copies)
+        out.index[row, : len(keep)], out.scores[row, : len(keep)] = order[keep], values[keep]
+        copies += int(copy[: keep[-1] + 1].sum() if len(keep) == k else copy.sum())
+    return Retrieved(out.index, out.scores, copies)
 
 
 def _scrambled(x: np.ndarray) -> np.ndarray:

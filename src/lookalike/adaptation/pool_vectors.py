@@ -7,7 +7,6 @@ each is embedded by itself, and random draws are keyed by ids.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,14 +16,14 @@ import numpy as np
 from lookalike.adaptation.pool import POOL, Pool
 from lookalike.adaptation.pool_search import Retrieved, nearest, no_retrievals, random_retrievals
 from lookalike.adaptation.settings import AdaptSettings
-from lookalike.core import folders
+from lookalike.core import artifacts, folders
 from lookalike.core.device import CPU
-from lookalike.core.errors import LookalikeError
-from lookalike.core.files import FORMAT_VERSIONS, atomic_folder, hash_bytes, read_json, stamp, write_json
+from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import wait_for_lock
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
-from lookalike.data.table import read_parquet
+from lookalike.data.table import read_cached
+from lookalike.evaluation.neighbors import top_k
 from lookalike.models import Embedder
 from lookalike.models.inference import openvino_runtime
 from lookalike.models.inference.runtime_base import GRAPH_VERSION, RuntimeUnavailable
@@ -33,26 +32,19 @@ BLOCK, MAX_WRITES = 1024, 8
 """Images embedded between two writes, at least; and the most writes of a pool."""
 
 
-def _is_pools(entry: Path) -> bool:
-    return any(
-        (entry / name).is_file() and read_json(entry / name, "cache entry").get("name") == POOL
-        for name in ("info.json", "about.json")
-    )
+def _is_of_pool(entry: Path) -> bool:
+    about = artifacts.about(entry)
+    return isinstance(about, dict) and about.get("name") == POOL
 
 
 def _names(audit: Path, gone: set[str]) -> bool:
     """Whether an audit names any of these images; a damaged one is of no use and may go, too."""
-    try:
-        return bool(gone & set(read_parquet(audit)["content_id"].to_pylist()))
-    except LookalikeError:
-        return True
+    facts = read_cached(audit)
+    return facts is None or bool(gone & set(facts["content_id"].to_pylist()))
 
 
 def _store(retriever: Embedder, runtime: str) -> Path:
-    key = hash_bytes(
-        "pool", str(FORMAT_VERSIONS["cache"]), retriever.fingerprint(), runtime, DECODER, str(GRAPH_VERSION)
-    )
-    return folders.cache("pools") / key
+    return artifacts.artifact("pools", [retriever.fingerprint(), runtime, DECODER, GRAPH_VERSION])
 
 
 def runtime_of(retriever: Embedder) -> str:
@@ -72,15 +64,17 @@ def _turn(path: Path) -> AbstractContextManager[None]:
 
 
 def _known(path: Path) -> tuple[list[str], np.ndarray | None]:
-    if not (path / "ids.json").is_file():
+    if not artifacts.is_whole(path):  # not there, or damaged
         return [], None
-    return read_json(path / "ids.json", "pool's vectors")["ids"], np.load(path / "rows.npy", mmap_mode="r")
+    return read_json(path / "ids.json", "pool's vectors"), np.load(path / "rows.npy", mmap_mode="r")
 
 
 def _write(path: Path, ids: list[str], rows: np.ndarray) -> None:
-    with atomic_folder(path, private=True) as part:
+    def fill(part: Path) -> None:
         np.save(part / "rows.npy", rows, allow_pickle=False)
-        write_json(part / "ids.json", stamp("cache", {"ids": ids}))
+        write_json(part / "ids.json", ids)
+
+    artifacts.replace(path, fill)
 
 
 def embedded_anew(retriever: Embedder, images: Table, runtime: str, *, progress: bool = False) -> np.ndarray:
@@ -104,8 +98,8 @@ def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress
             known, rows = _merged(path, [ids[i] for i in part], more)
     if new:
         at = {id_: i for i, id_ in enumerate(known)}
-        folders.trim_cache()
-    folders.touch(path)
+        artifacts.trim()
+    artifacts.touch(path)
     if rows is None:
         return np.zeros((0, retriever.dim), np.float32)
     return np.array(rows[[at[id_] for id_ in ids]], np.float32)
@@ -133,44 +127,45 @@ def retrieve(
     progress: bool = False,
 ) -> Retrieved:
     """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
-    k = chosen.num_neighbors if chosen.method == "t3ar" and chosen.contrast.pool_set != "none" else 0
+    k = chosen.num_neighbors if chosen.retrieves else 0
     if not k or not len(pool):
         return no_retrievals(len(ids), k)
     how = [chosen.copy_threshold, *([seed] if chosen.retrieval == "random" else [])]
     query = json.dumps([chosen.retrieval, k, how, list(ids), pool.ids])
-    path = folders.cache("searches") / hash_bytes(_store(expert, runtime_of(expert)).name, query)
-    if not (path / "about.json").is_file():
+    path = artifacts.artifact("searches", [_store(expert, runtime_of(expert)).name, query])
+
+    def search(folder: Path) -> None:
         mine = embedded(expert, ids, images, progress=progress)
         theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
         if chosen.retrieval == "random":
-            found = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
+            result = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
         else:
-            found = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold)
-        with atomic_folder(path, private=True) as part:
-            np.save(part / "index.npy", found.index, allow_pickle=False)
-            np.save(part / "scores.npy", found.scores, allow_pickle=False)
-            write_json(part / "about.json", stamp("cache", {"copies": found.copies}))
-    folders.touch(path)
-    copies = read_json(path / "about.json", "search of a pool")["copies"]
-    return Retrieved(np.load(path / "index.npy"), np.load(path / "scores.npy"), copies)
+            result = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold)
+        np.save(folder / "index.npy", result.index, allow_pickle=False)
+        np.save(folder / "scores.npy", result.scores, allow_pickle=False)
+        own = np.median(top_k(mine, mine, 1, exclude=np.arange(len(mine)))[0])
+        write_json(folder / "about.json", {"copies": result.copies, "own": float(own)})
+
+    artifacts.folder(path, search)
+    about = read_json(path / "about.json", "search of a pool")
+    return Retrieved(np.load(path / "index.npy"), np.load(path / "scores.npy"), about["copies"], about["own"])
 
 
 def purge(ids: Sequence[str]) -> int:
     """Take images' vectors out of every store, and drop what is cached of pools; how many vectors there were."""
     gone, count = set(ids), 0
-    for kind, entry, _, _ in folders.cache_entries():
+    for kind, entry, _, _ in artifacts.entries():
         # What carries no ids goes as a whole, and is made again.
-        if kind == "searches" or (kind in ("features", "pixels") and _is_pools(entry)):
-            shutil.rmtree(entry)
-        elif kind == "audits" and _names(entry, gone):
-            entry.unlink()
+        own = kind == "searches" or (kind in ("features", "pixels") and _is_of_pool(entry))
+        if own or (kind == "audits" and _names(entry, gone)):
+            artifacts.delete(entry)
     for path in folders.cache("pools").iterdir():
         with _turn(path):
             known, rows = _known(path)
             keep = [i for i, id_ in enumerate(known) if id_ not in gone]
             if rows is not None and len(keep) < len(known):
                 count += len(known) - len(keep)
-                kept = np.array(rows[keep])
+                selected = np.array(rows[keep])
                 del rows
-                _write(path, [known[i] for i in keep], kept)
+                _write(path, [known[i] for i in keep], selected)
     return count

@@ -10,25 +10,7 @@ import numpy as np
 
 from lookalike.adaptation import gate
 from lookalike.adaptation.target_classes import names_of
-from lookalike.core.report_blocks import (
-    Bar,
-    Bars,
-    Block,
-    Cell,
-    Facts,
-    Figure,
-    Grid,
-    Hit,
-    HitList,
-    HitRow,
-    Hits,
-    Image,
-    Lines,
-    Section,
-    Series,
-    Text,
-    Verdict,
-)
+from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 from lookalike.data import Table, thumbnail
 from lookalike.models import Embedder
@@ -42,7 +24,7 @@ IMAGES = 5
 CHANGED = 8
 
 
-def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, Section]:
+def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, s.Section]:
     """The report sections of a candidate, by name.
 
     Args:
@@ -51,34 +33,34 @@ def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, Section]
         run: The run folder, where thumbnails are stored.
     """
     decision = made.decision
-    figures = [Figure(label=name, value=value) for name, value in decision.headline.items()]
-    verdict = Verdict(
+    figures = [s.Figure(label=name, value=value) for name, value in decision.headline.items()]
+    verdict = s.Verdict(
         message=decision.message,
         figures=figures,
         tone="better" if decision.promoted else "same",
         line=made.prepared.classes.how,
     )
-    out = {"adapt-verdict": Section(title="Verdict", order=10, blocks=[verdict])}
-    facts: list[tuple[str, Cell]] = [(name.replace("_", " "), count) for name, count in made.counts.items()]
-    rest: list[tuple[str, Cell]] = [(name.replace("_", " "), value) for name, value in decision.figures.items()]
-    blocks: list[Block] = [
-        Facts(title="Images", rows=facts),
-        Facts(title=f"Evidence ({decision.evidence})", rows=rest),
+    out = {"adapt-verdict": s.Section(title="Verdict", order=10, blocks=[verdict])}
+    facts: list[tuple[str, s.Cell]] = [(name.replace("_", " "), count) for name, count in made.counts.items()]
+    rest: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in decision.figures.items()]
+    blocks: list[s.Block] = [
+        s.Facts(title="Images", rows=facts),
+        s.Facts(title=f"Evidence ({decision.evidence})", rows=rest),
     ]
-    out["adapt-evidence"] = Section(title="What this rests on", order=20, blocks=blocks)
-    out["adapt-results"] = Section(title="Old and new results", order=30, blocks=[_side_by_side(made, run)])
+    out["adapt-evidence"] = s.Section(title="What this rests on", order=20, blocks=blocks)
+    out["adapt-results"] = s.Section(title="Old and new results", order=30, blocks=[_side_by_side(made, run)])
     if made.log:
         names = [name for name in ("loss", "contrast", "labels", "diversity") if name in made.log[0]]
         series = [_curve(name, made.log) for name in names]
-        out["adapt-curve"] = Section(
-            title="The way there", order=60, blocks=[Lines(x_label="step", y_label="loss", series=series)]
+        out["adapt-curve"] = s.Section(
+            title="The way there", order=60, blocks=[s.Lines(x_label="step", y_label="loss", series=series)]
         )
     receipts = ([_retrieved(made, pool, run)] if made.receipts else []) + _receipts(made)
-    out["adapt-receipts"] = Section(title="Images from outside", order=65, blocks=receipts)
+    out["adapt-receipts"] = s.Section(title="Images from outside", order=65, blocks=receipts)
     return out
 
 
-def _side_by_side(made: Candidate, run: Run) -> Hits:
+def _side_by_side(made: Candidate, run: Run) -> s.Hits:
     """Held-out target images whose results change most: what the old and the new model find among the others."""
     aside = made.prepared.aside
     rows = [model.encode(aside, runtime="torch") for model in (made.now, made.model)]
@@ -88,16 +70,18 @@ def _side_by_side(made: Candidate, run: Run) -> Hits:
     out = []
     for row in np.argsort(stays, kind="stable")[:CHANGED]:
         lists = [
-            HitList(
+            s.HitList(
                 name=f"{name}: {predicted[row]}" if predicted else name,
                 hits=[
-                    Hit(image=_image(run, aside, int(i)), score=float(own[row] @ own[i])) for i in found[row] if i >= 0
+                    s.Hit(image=_image(run, aside, int(i)), score=float(own[row] @ own[i]))
+                    for i in result[row]
+                    if i >= 0
                 ],
             )
-            for name, own, found, predicted in zip(("old", "new"), rows, near, classes, strict=True)
+            for name, own, result, predicted in zip(("old", "new"), rows, near, classes, strict=True)
         ]
-        out.append(HitRow(query=_image(run, aside, int(row)), lists=lists))
-    return Hits(title="The held-out images whose nearest images change most", rows=out)
+        out.append(s.HitRow(query=_image(run, aside, int(row)), lists=lists))
+    return s.Hits(title="The held-out images whose nearest images change most", rows=out)
 
 
 def _predicted(model: Embedder, rows: np.ndarray) -> list[str]:
@@ -108,40 +92,31 @@ def _predicted(model: Embedder, rows: np.ndarray) -> list[str]:
     return [names[i] if i < len(names) else str(i) for i in gate.probabilities(model, rows).argmax(1)]
 
 
-def _curve(name: str, log: Sequence[Mapping[str, float]]) -> Series:
+def _curve(name: str, log: Sequence[Mapping[str, float]]) -> s.Series:
     """As far as there are numbers: what diverged has none."""
     known = [row for row in log if math.isfinite(row[name])]
-    return Series(name=name, x=[row["step"] for row in known], y=[row[name] for row in known])
+    return s.Series(name=name, x=[row["step"] for row in known], y=[row[name] for row in known])
 
 
-def _receipts(made: Candidate) -> list[Block]:
+def _receipts(made: Candidate) -> list[s.Block]:
     if not made.receipts:
-        return [Text(text="No image from outside was used.")]
+        return [s.Text(text="No image from outside was used.")]
     counts, edges = np.histogram(made.prepared.retrieved.scores[made.prepared.retrieved.index >= 0], bins=20)
-    bars = [
-        Bar(name=f"{low:.2f} to {high:.2f}", value=int(n))
-        for n, low, high in zip(counts, edges, edges[1:], strict=False)
-    ]
+    bars = [s.Bar(name=f"{edges[i]:.2f} to {edges[i + 1]:.2f}", value=int(n)) for i, n in enumerate(counts)]
     most = sorted(made.receipts, key=lambda row: (-row["times_negative"], row["path"]))
-    rows = [
-        [
-            row["path"],
-            len(row["served"]),
-            max(s["score"] for s in row["served"]),
-            row["steps_loaded"],
-            row["times_negative"],
-        ]
-        for row in most[:SHOWN]
-    ]
+    rows: list[list[s.Cell]] = []
+    for row in most[:SHOWN]:
+        best = max(served["score"] for served in row["served"])
+        rows.append([row["path"], len(row["served"]), best, row["steps_loaded"], row["times_negative"]])
     columns = ["image", "retrieved for", "best score", "steps loaded", "times a negative"]
     note = f"The {len(rows)} used most of {len(most)}; `receipts.json` of the version has all, with every score."
     return [
-        Bars(title="Scores of retrieved images", rows=bars, label="pairs"),
-        Grid(columns=columns, rows=rows, note=note),
+        s.Bars(title="Scores of retrieved images", rows=bars, label="pairs"),
+        s.Grid(columns=columns, rows=rows, note=note),
     ]
 
 
-def _retrieved(made: Candidate, pool: Pool, run: Run) -> Hits:
+def _retrieved(made: Candidate, pool: Pool, run: Run) -> s.Hits:
     """Target images whose best pool image is the least and the most alike, and some between; what each got."""
     retrieved = made.prepared.retrieved
     some = np.flatnonzero(retrieved.index[:, 0] >= 0)
@@ -150,16 +125,16 @@ def _retrieved(made: Candidate, pool: Pool, run: Run) -> Hits:
     rows = []
     for row in order[chosen]:
         hits = [
-            Hit(image=_image(run, *pool.images(int(i))), score=float(score))
+            s.Hit(image=_image(run, *pool.images(int(i))), score=float(score))
             for i, score in zip(retrieved.index[row], retrieved.scores[row], strict=True)
             if i >= 0
         ]
         rows.append(
-            HitRow(query=_image(run, made.prepared.learn, int(row)), lists=[HitList(name="retrieved", hits=hits)])
+            s.HitRow(query=_image(run, made.prepared.learn, int(row)), lists=[s.HitList(name="retrieved", hits=hits)])
         )
-    return Hits(title="What is retrieved, from the least to the most alike", rows=rows)
+    return s.Hits(title="What is retrieved, from the least to the most alike", rows=rows)
 
 
-def _image(run: Run, table: Table, row: int) -> Image:
+def _image(run: Run, table: Table, row: int) -> s.Image:
     jpeg = thumbnail(table.open_bytes(row), box=table.box(row))
-    return Image(file=run.store_image(jpeg), alt=str(table.column("path")[row]))
+    return s.Image(file=run.store_image(jpeg), alt=str(table.column("path")[row]))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import Field
 
 from lookalike.core.settings import Settings, merge
 from lookalike.training import recipe
 
-METHODS = ("t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source")
+Method = Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source"]
+METHODS: tuple[str, ...] = get_args(Method)
 DEFAULT_METHODS = {
     "classifier": ("shot", "of the methods measured on PACS it gains most for a model with a classifier"),
     "prototypes": ("shot", "it gains most for a classifier, and prototypes of a gallery serve as one"),
@@ -94,7 +95,7 @@ class AdaptSettings(Settings):
         (512, 2)
     """
 
-    method: Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source"] = "t3ar"
+    method: Method = "t3ar"
     """The adaptation method, each with its authors' constants."""
     num_neighbors: int = Field(default=2, ge=0)
     """Pool images retrieved for each target image."""
@@ -161,6 +162,11 @@ class AdaptSettings(Settings):
     labels: LabelSettings = LabelSettings()
     contrast: ContrastSettings = ContrastSettings()
     weights: WeightSettings = WeightSettings()
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether pool images are used."""
+        return self.method == "t3ar" and self.contrast.pool_set != "none" and self.num_neighbors > 0
 
 
 def resolve(config: str | None, *layers: Mapping[str, Any]) -> AdaptSettings:

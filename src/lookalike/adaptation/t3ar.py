@@ -166,8 +166,8 @@ class T3AR(AdaptMethod):
                 self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
         for name, (_, value) in parts.items():
             self.context.log(name, value)
-        features, kept = (query, logits) if chosen.bank.view == "strong" else (weak, weak_logits)
-        self._enqueue = (features.detach(), kept.detach(), labels, batch.ids, pool)
+        features, stored_logits = (query, logits) if chosen.bank.view == "strong" else (weak, weak_logits)
+        self._enqueue = (features.detach(), stored_logits.detach(), labels, batch.ids, pool)
         return torch.stack([weight * value for weight, value in parts.values()]).sum()
 
     def _contrast(self, query: Tensor, key: Tensor, queries: ContrastQueries, pool: Columns | None) -> Tensor:

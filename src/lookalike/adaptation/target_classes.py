@@ -64,23 +64,21 @@ def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
     """Silhouette score of a clustering by cosine distance, on a sample."""
     from sklearn.metrics import silhouette_score
 
-    some = (
-        rows
-        if len(rows) <= SILHOUETTE_SAMPLE
-        else rows[numpy_rng(seed, "silhouette").choice(len(rows), SILHOUETTE_SAMPLE, replace=False)]
-    )
+    some = rows
+    if len(rows) > SILHOUETTE_SAMPLE:
+        some = rows[numpy_rng(seed, "silhouette").choice(len(rows), SILHOUETTE_SAMPLE, replace=False)]
     place = (some @ centers.T).argmax(1)
     if not 1 < len(np.unique(place)) < len(some):
         return -1.0
     return float(silhouette_score(some, place, metric="cosine"))
 
 
-def find_clusters(rows: np.ndarray, wanted: int | None = None, *, seed: int = 0) -> Clusters:
-    """Cluster rows into the wanted number of clusters, or the best of 8, 16, 32 … up to a quarter of the rows."""
-    if wanted is not None and len(rows) < 4 * wanted:
-        return Clusters(None, -1.0, f"{len(rows)} images are too few for {wanted} clusters")
-    counts = [wanted] if wanted else []
-    while not wanted and 8 * 2 ** len(counts) <= len(rows) // 4:
+def find_clusters(rows: np.ndarray, clusters: int | None = None, *, seed: int = 0) -> Clusters:
+    """Cluster rows into so many clusters, or the best of 8, 16, 32 … up to a quarter of the rows."""
+    if clusters is not None and len(rows) < 4 * clusters:
+        return Clusters(None, -1.0, f"{len(rows)} images are too few for {clusters} clusters")
+    counts = [clusters] if clusters else []
+    while not clusters and 8 * 2 ** len(counts) <= len(rows) // 4:
         counts.append(8 * 2 ** len(counts))
     if not counts:
         return Clusters(None, -1.0, f"{len(rows)} images are too few to cluster")
@@ -136,7 +134,6 @@ class Classes:
     moving: bool = False
     table: Table | None = None
     codes: np.ndarray | None = None
-    """The images the prototypes are means of, and their classes."""
 
     def of(self, model: Embedder) -> np.ndarray | None:
         """The prototypes as this model sees them."""
@@ -155,16 +152,14 @@ def find_classes(model: Embedder, learn: Table, request: AdaptRequest) -> Classe
         if len(names) < 2:
             raise LookalikeError(f"`{table.name}` has {len(names)} classes; at least 2 are needed.")
         rows = model.encode(table, runtime="torch")
-        how = (
-            "labels of the target" if request.gallery is None else f"prototypes of {len(names)} classes of the gallery"
-        )
+        how = f"prototypes of {len(names)} classes of the gallery" if request.gallery else "labels of the target"
         return Classes(names, prototypes(rows, codes, len(names)), how, table=table, codes=codes)
     rows = normalize(model.encode(learn, runtime="torch"))
-    found = find_clusters(rows, request.clusters, seed=request.seed)
-    if found.centers is None:
-        return Classes([], None, found.why)
-    groups = (rows @ found.centers.T).argmax(1)
-    return Classes([], found.centers, found.why, moving=True, table=learn, codes=groups)
+    clusters = find_clusters(rows, request.clusters, seed=request.seed)
+    if clusters.centers is None:
+        return Classes([], None, clusters.why)
+    groups = (rows @ clusters.centers.T).argmax(1)
+    return Classes([], clusters.centers, clusters.why, moving=True, table=learn, codes=groups)
 
 
 def with_classifier(model: Embedder, classes: Classes) -> Embedder:

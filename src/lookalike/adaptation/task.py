@@ -313,10 +313,10 @@ class AdaptTask:
     @cached_property
     def sampler(self) -> Sampler:
         kind: Any = StreamSampler if self.settings.stream else ShuffleSampler
-        found: Sampler = kind(
+        result: Sampler = kind(
             len(self.ids), size=self.settings.batch_size, **({} if self.settings.stream else {"seed": self.seed})
         )
-        return found
+        return result
 
     @property
     def steps(self) -> int:

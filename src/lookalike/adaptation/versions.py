@@ -48,10 +48,10 @@ class Versions:
         self._read()
 
     def _read(self) -> None:
-        found = read_ledger(self.run.path)
-        self.current: int = found["current"]
-        self.rows: list[dict[str, Any]] = found["versions"]
-        self.denied: list[str] = found["denied"]
+        document = read_ledger(self.run.path)
+        self.current: int = document["current"]
+        self.rows: list[dict[str, Any]] = document["versions"]
+        self.denied: list[str] = document["denied"]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -71,7 +71,8 @@ class Versions:
             if folder.name not in known:
                 shutil.rmtree(folder, ignore_errors=True)
         named, used = self.folder(self.current) / "model" / WEIGHTS, self.run.model / WEIGHTS
-        if not used.is_file() or not filecmp.cmp(named, used, shallow=False):
+        same = used.is_file() and filecmp.cmp(named, used, shallow=False)
+        if not same or self.run.result.get("in_use") != self.current:
             self.use(self.current)
 
     @classmethod
@@ -79,9 +80,9 @@ class Versions:
         base.save_pretrained(run.path / "versions" / "0" / "model")
         row = {"number": 0, "status": "base", "created": _now(), "fingerprint": base.fingerprint()}
         write_json(run.path / LEDGER, stamp("adaptation", {"current": 0, "versions": [row], "denied": []}))
-        found = cls(run)
-        found.use(0)
-        return found
+        versions = cls(run)
+        versions.use(0)
+        return versions
 
     @classmethod
     def of(cls, model: str | Path) -> Versions | None:
@@ -93,21 +94,26 @@ class Versions:
 
     @classmethod
     def need(cls, model: str | Path) -> Versions:
-        found = cls.of(model)
-        if found is None:
+        versions = cls.of(model)
+        if versions is None:
             raise LookalikeError(
                 f"`{model}` is not an adapted model: it has no versions (`lookalike adapt` makes them)."
             )
-        return found
+        return versions
+
+    @property
+    def next_number(self) -> int:
+        """Number that the next version gets."""
+        return max(int(row["number"]) for row in self.rows) + 1
 
     def folder(self, number: int) -> Path:
         return self.run.path / "versions" / str(number)
 
     def row(self, number: int) -> dict[str, Any]:
-        found = next((row for row in self.rows if row["number"] == number), None)
-        if found is None:
+        row = next((row for row in self.rows if row["number"] == number), None)
+        if row is None:
             raise LookalikeError(f"There is no version {number} in `{self.run.path}`.")
-        return found
+        return row
 
     def save(self) -> None:
         document = {"current": self.current, "versions": self.rows, "denied": self.denied}
@@ -119,6 +125,7 @@ class Versions:
             shutil.copytree(self.folder(number) / "model", part, dirs_exist_ok=True)
         self.current = number
         self.save()
+        self.run.write_result(in_use=number)
 
     def add(
         self,
@@ -132,7 +139,7 @@ class Versions:
     ) -> int:
         """Record a version, and use it if it was promoted; a rejected one is kept for `promote`."""
         candidate.prototypes = None  # those of a pretrained model belong to the backbone as it was
-        number = max(row["number"] for row in self.rows) + 1
+        number = self.next_number
         path = self.folder(number)
         write_json(path / "receipts.json", receipts)
         write_json(path / "pool.json", pool)
@@ -149,15 +156,31 @@ class Versions:
                 **about,
             }
         )
-        self.save()
         if decision.promoted:
-            self.use(number)
+            self.use(number)  # saves the list, too: a version is promoted and in use, or neither
+        else:
+            self.save()
         return number
 
     def used(self, number: int) -> set[str]:
         """Content ids of pool images that a version used."""
         path = self.folder(number) / "receipts.json"
         return {row["id"] for row in read_json(path, "receipts")} if path.is_file() else set()
+
+    def pool_of(self, number: int) -> dict[str, str]:
+        """Content ids and `folder/path` of the pool of a version."""
+        path = self.folder(number) / "pool.json"
+        if not path.is_file():
+            return {}
+        pool = read_json(path, "pool")
+        return dict(zip(pool["ids"], pool["names"], strict=True))
+
+    def strike(self, number: int, gone: set[str]) -> None:
+        """Remove images from the pool list of a version."""
+        path = self.folder(number) / "pool.json"
+        if path.is_file():
+            left = {id_: name for id_, name in self.pool_of(number).items() if id_ not in gone}
+            write_json(path, {**read_json(path, "pool"), "ids": list(left), "names": list(left.values())})
 
     def drop(self, numbers: Sequence[int]) -> None:
         """Delete versions for good; the base cannot be dropped.
@@ -190,12 +213,12 @@ class Pending:
         self.run = run
         self.file, self.table = run.path / "pending.json", run.path / "pending.parquet"
 
-    def begin(self, request: AdaptRequest, target: Table, pool_ids: list[str] | None = None) -> None:
+    def begin(self, request: AdaptRequest, target: Table, version: int, pool_ids: list[str] | None = None) -> None:
         """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet."""
         self.end()
         (self.run.path / "log.jsonl").unlink(missing_ok=True)
         target.save(self.table)
-        write_json(self.file, {"request": request.to_json(), "pool": pool_ids})
+        write_json(self.file, {"request": request.to_json(), "pool": pool_ids, "version": version})
 
     def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
         """The request, the target and the ids of the pool.
@@ -213,11 +236,20 @@ class Pending:
                 raise LookalikeError(
                     f"`{file}` has changed since the adaptation in `{self.run.path}` began; it cannot be resumed."
                 )
-        return (
-            AdaptRequest.from_json(document["request"]),
-            table,
-            None if document["pool"] is None else set(document["pool"]),
-        )
+        pool = document["pool"]
+        return AdaptRequest.from_json(document["request"]), table, None if pool is None else set(pool)
+
+    @property
+    def version(self) -> int:
+        """Number of the version that it will be."""
+        return int(read_json(self.file, "unfinished adaptation")["version"])
+
+    def where(self) -> str:
+        """Where it goes on, in words."""
+        last = self.run.checkpoints / checkpoint.LAST
+        if last.is_file():
+            return f"after step {checkpoint.read(last)['step']:,}"
+        return "before the first step; features and vectors that are cached are not computed again"
 
     def owes(self, ids: set[str]) -> bool:
         """Whether an adaptation is pending that may have used these pool images."""
@@ -228,11 +260,8 @@ class Pending:
 
     def end(self) -> None:
         """Remove what is left of it, its log excepted."""
-        for path in (
-            self.file,
-            self.table,
-            *(self.run.checkpoints / name for name in (checkpoint.LAST, checkpoint.BEST)),
-        ):
+        checkpoints = [self.run.checkpoints / name for name in (checkpoint.LAST, checkpoint.BEST)]
+        for path in (self.file, self.table, *checkpoints):
             path.unlink(missing_ok=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,8 @@ from lookalike.cli.generate import STOPPED, Command, build, read_summary
 from lookalike.cli.usage_errors import UsageError, message
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.interrupts import command_signals
+
+LONGEST = 2000  # letters of an error message: what a file holds may be quoted in it
 
 
 class Group(typer.core.TyperGroup):
@@ -127,6 +130,10 @@ def run_command(function: str, arguments: Mapping[str, str], name: str, words: S
     return _run(build(name, command), sys.argv[1:] if words is None else words, name)
 
 
+# Errors of the file system that are nobody's bug: files of another user, a failing disk, too many open files.
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE)
+
+
 def _run(command: Any, words: Sequence[str], name: str) -> int:
     with command_signals():
         try:
@@ -146,9 +153,16 @@ def _run(command: Any, words: Sequence[str], name: str) -> int:
             # The reader has seen enough (`| head`); what is left in the buffer must not complain at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             return Exit.OK
+        except OSError as error:
+            if error.errno not in _NOT_OURS or error.filename is None:
+                raise
+            return _fail(f"`{os.fsdecode(error.filename)}` cannot be opened: {str(error.strerror).lower()}.", Exit.USER)
     return code if isinstance(code, int) else Exit.OK
 
 
 def _fail(text: str, code: int) -> int:
-    print(" ".join(text.split()), file=sys.stderr)
+    from lookalike.core.progress import for_terminal
+
+    text = " ".join(text.split())
+    print(for_terminal(text if len(text) <= LONGEST else f"{text[:LONGEST]} …"), file=sys.stderr)
     return code

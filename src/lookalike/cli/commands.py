@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,13 @@ def _index(done: Any, options: Options) -> Answer:
 def _search(result: Any, options: Options) -> Answer:
     answers = result if isinstance(result, list) else [result]
     return Answer(result, "\n\n".join(map(str, answers)).splitlines(), always=True)
+
+
+def _index_in_background(function: Callable[..., Any], options: Options) -> Any:
+    """Let a server, and whoever works at the machine, go first: they wait for answers, indexing takes what is left."""
+    if hasattr(os, "nice") and sys.argv[1:2] == ["index"]:  # not where the command line is called from Python
+        os.nice(5)
+    return function(**options)
 
 
 def _duplicates(function: Callable[..., Any], options: Options) -> Any:
@@ -131,6 +140,7 @@ def _train(done: Any, options: Options) -> Answer:
     if change:
         values.append(interval(change["difference"], change["low"], change["high"], points=True))
     how = f"{result['method']}, {result['steps']:,} steps, best at {result['best_step']:,}"
+    trained = path / "trained"  # saved beside a starting model that was kept
     lines = rows(
         [
             ("Images", ", ".join(f"{count:,} {name}" for name, count in result["images"].items())),
@@ -140,7 +150,7 @@ def _train(done: Any, options: Options) -> Answer:
             ("Verdict", result["verdict"]),
             ("Saved", f"{result['selected']}, in {link(path / 'model')}"),
             ("Report", f"lookalike report {short(path)}"),
-            ("Next", f"lookalike index FOLDER --model {short(path)}"),
+            ("Next", f"lookalike index FOLDER --model {short(trained if trained.exists() else path)}"),
         ]
     )
     return Answer({"run": path, **result}, lines)
@@ -148,15 +158,17 @@ def _train(done: Any, options: Options) -> Answer:
 
 def _adapt(done: Any, options: Options) -> Answer:
     result, path = done.result, short(done.path)
-    counts = result["counts"]
+    counts, version = result["counts"], done.path / "versions" / str(result["version"])
     lines = rows(
         [
             ("Method", f"{result['method']}: {result['why']}" if result.get("why") else result["method"]),
             ("Classes", result["classes"]),
-            ("Learned from", f"{counts['learned_from']:,} images, judged by {counts['held_out']:,} others"),
-            ("Pool", f"{counts['used']:,} of {counts['pool']:,} images used"),
+            ("Learned from", f"{counts['learned_from']:,} images, judged by {counts['judged']:,} others"),
+            ("Evidence", result["evidence"]),
+            ("Pool", _pool_used(result["method"], counts)),
             ("Model", link(done.path)),
-            ("Receipts", link(done.path / "versions" / str(result["version"]) / "receipts.json")),
+            ("Candidate", None if result["promoted"] else link(version / "model")),
+            ("Receipts", link(version / "receipts.json")),
             ("Undo", f"lookalike rollback {path}" if result["promoted"] else None),
             ("Use it anyway", None if result["promoted"] else f"lookalike promote {path}"),
             ("Report", f"lookalike report {path}"),
@@ -165,9 +177,17 @@ def _adapt(done: Any, options: Options) -> Answer:
     return Answer({"run": done.path, **result}, [result["verdict"], *lines], always=True)
 
 
+def _pool_used(method: str, counts: dict[str, int]) -> str | None:
+    if not counts["pool"]:
+        return None
+    unused = f"{counts['pool']:,} images, of which {method} uses none"
+    return f"{counts['used']:,} of {counts['pool']:,} images used" if counts["used"] else unused
+
+
 def _promote(done: Any, options: Options) -> Answer:
-    lines = rows([("Version", str(done["version"])), ("Undo", f"lookalike rollback {short(done['model'])}")])
-    return Answer(done, [done["verdict"], *(lines if done["promoted"] else [])], always=True)
+    undo = f"lookalike rollback {short(done['model'])}" if done["promoted"] else None
+    lines = rows([("Version", done["version"]), ("Evidence", done["evidence"]), ("Undo", undo)])
+    return Answer(done, [done["verdict"], *lines], always=True)
 
 
 def _rollback(done: Any, options: Options) -> Answer:
@@ -194,8 +214,10 @@ def _report(path: Any, options: Options) -> Answer:
 
 def _embed(done: Any, options: Options) -> Answer:
     from lookalike.core.files import format_bytes
+    from lookalike.core.progress import speed
 
-    took = f" ({done.seconds:.0f} s, {done.count / done.seconds:,.0f} a second)" if done.seconds else ""
+    about = "about " * bool(options.get(DRY_RUN))
+    took = f" ({about}{done.seconds:.0f} s, {speed(done.count / done.seconds)})" if done.seconds else ""
     failures = [(f"{'Unreadable' if not i else ''}", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
     more = [("", f"and {len(done.failures) - 3:,} more; --json names them all")] if len(done.failures) > 3 else []
     size = f"would be about {format_bytes(done.bytes)}" if options.get(DRY_RUN) else format_bytes(done.bytes)
@@ -322,7 +344,9 @@ def _place(placed: Any, options: Options) -> Answer:
 COMMANDS: dict[str, Command] = {
     "demo": Command("lookalike.demo:demo", show=_demo),
     "doctor": Command("lookalike.doctor:doctor", show=_doctor),
-    "index": Command("lookalike.searching.indexing:index", {"folder": "FOLDER"}, show=_index),
+    "index": Command(
+        "lookalike.searching.indexing:index", {"folder": "FOLDER"}, show=_index, call=_index_in_background
+    ),
     "search": Command("lookalike.searching.query:search", {"query": "IMAGE"}, show=_search, short={"k": "-k"}),
     "duplicates": Command(
         "lookalike.searching.find_duplicates:duplicates",
@@ -352,7 +376,7 @@ COMMANDS: dict[str, Command] = {
     "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
     "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
     "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
-    "verify": Command("lookalike.searching.verify_index:verify", {"index": "INDEX"}, show=_verify),
+    "verify": Command("lookalike.searching.verify_index:verify", {"index": "INDEX|RUN|MODEL"}, show=_verify),
     "purge": Command("lookalike.searching.removal:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
     "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
     "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),

@@ -219,11 +219,11 @@ def build(name: str, command: Command) -> Any:
         function = command.load()
 
         def answer() -> Answer | None:
-            given = {key: value for key, value in options.items() if key not in command.extra}
+            arguments = {key: value for key, value in options.items() if key not in command.extra}
             if command.call is not None:
                 result = command.call(function, options)
             else:
-                result = function(**given, **hidden)
+                result = function(**arguments, **hidden)
             return result if isinstance(result, Answer) else command.show(result, options) if command.show else None
 
         try:

@@ -56,10 +56,10 @@ def list_cache(*, kind: str | None = None) -> Answer:
     Args:
         kind: Only this kind: pixels, features, runtimes and so on.
     """
-    from lookalike.core import folders
+    from lookalike.core import artifacts, folders
     from lookalike.core.files import format_bytes
 
-    entries = [row for row in folders.cache_entries() if kind in (None, row[0])]
+    entries = [row for row in artifacts.entries() if kind in (None, row[0])]
     body = []
     for name in sorted({row[0] for row in entries}):
         own = [row for row in entries if row[0] == name]
@@ -67,11 +67,11 @@ def list_cache(*, kind: str | None = None) -> Answer:
         body.append((name, f"{len(own):,}", format_bytes(sum(row[2] for row in own)), used))
     total = sum(row[2] for row in entries)
     lines = table(("kind", "entries", "size", "last used"), body) if body else []
-    lines.append(f"{format_bytes(total)} of at most {format_bytes(folders.cache_limit())} in {folders.cache_home()}")
+    lines.append(f"{format_bytes(total)} of at most {format_bytes(artifacts.limit())} in {folders.cache_home()}")
     document = {
         "folder": folders.cache_home(),
         "bytes": total,
-        "limit": folders.cache_limit(),
+        "limit": artifacts.limit(),
         "entries": [{"kind": k, "name": e.name, "bytes": n, "used": round(at)} for k, e, n, at in entries],
     }
     return Answer(document, lines, always=True)
@@ -87,18 +87,18 @@ def clear_cache(*, kind: str | None = None, dry_run: bool = False, yes: bool = F
         dry_run: Print what would be deleted, and delete nothing.
         yes: Do not ask for confirmation.
     """
-    from lookalike.core import folders
+    from lookalike.core import artifacts, folders
     from lookalike.core.errors import choose
     from lookalike.core.files import format_bytes
 
-    entries = folders.cache_entries()
+    entries = artifacts.entries()
     if kind is not None:
         choose(kind, {row[0] for row in entries} or {"none"}, "a kind that is cached")
     size = sum(row[2] for row in entries if kind in (None, row[0]))
     if dry_run:
         return Answer({"freed": 0, "would_free": size}, [f"{format_bytes(size)} would be freed."])
     confirm(f"Delete {format_bytes(size)} of caches in {folders.cache_home()}?", yes=yes or size == 0)
-    freed = folders.clear_cache(kind)
+    freed = artifacts.clear(kind)
     return Answer({"freed": freed}, [f"{format_bytes(freed)} freed."])
 
 

@@ -6,12 +6,15 @@ import contextlib
 import ctypes
 import json
 import os
+import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+_ESCAPE = f"<{secrets.token_hex(8)}>"  # in links until the lines are printed: no file name can contain it
 
 
 @dataclass
@@ -51,12 +54,13 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
         result = answer()
     if result is None:
         return
-    from lookalike.core.files import printable, to_plain
+    from lookalike.core.files import to_plain
+    from lookalike.core.progress import for_terminal
 
     if as_json:
-        print(printable(json.dumps(to_plain(result.document), ensure_ascii=False, indent=1)))
+        print(for_terminal(json.dumps(to_plain(result.document), ensure_ascii=False, indent=1)))
     elif result.always or not quiet:
-        print(printable("\n".join(result.lines)))
+        print(for_terminal("\n".join(result.lines)).replace(_ESCAPE, "\x1b"))
     if result.code:
         raise typer.Exit(result.code)
 
@@ -115,18 +119,16 @@ def link(path: str | Path) -> str:
     text = short(path)
     if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
-    return f"\x1b]8;;{Path(path).absolute().as_uri()}\x1b\\{text}\x1b]8;;\x1b\\"
+    return f"{_ESCAPE}]8;;{Path(path).absolute().as_uri()}{_ESCAPE}\\{text}{_ESCAPE}]8;;{_ESCAPE}\\"
 
 
 def interval(value: float, low: float, high: float, *, points: bool = False) -> str:
     """Format `0.612 (0.600–0.624)`, or in percentage points `+4.1 (2.9 to 5.2)`."""
+    from lookalike.core.report_blocks import number
+
     if points:
-        return f"{100 * value:+.1f} ({_signed(100 * low)} to {_signed(100 * high)})"
-    return f"{value:.3f} ({low:.3f}–{high:.3f})"
-
-
-def _signed(value: float) -> str:
-    return f"{value:.1f}".replace("-", "−")
+        return f"{number(100 * value, 1, signed=True)} ({number(100 * low, 1)} to {number(100 * high, 1)})"
+    return f"{number(value)} ({number(low)}–{number(high)})"
 
 
 def significant(value: float) -> str:

@@ -7,18 +7,25 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, to_json
+from lookalike.core.errors import DiskError, LookalikeError, Unavailable
+from lookalike.core.files import disk_errors, free_bytes, to_json
 from lookalike.core.folders import home, private_folder
 from lookalike.core.locks import Locked
 
 BUSY_SECONDS = 30.0  # a write transaction waits so long for another one
 FILE = "lookalike.db"  # in an index: its rows; in the user's folder: keys, uploads, dismissed duplicates, moves
+
+
+# Whether statements of this context are to end: set by a server, for requests that it or their client gives up.
+CANCELLED: ContextVar[Callable[[], bool]] = ContextVar("cancelled", default=lambda: False)
+_DAMAGES = ("malformed", "not a database", "no such", "Could not decode", "no column named")
 
 
 class Database:
@@ -47,6 +54,8 @@ class Database:
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
+        places = (self.path, self.path.parent)
+        self._frozen = not write and not all(os.access(place, os.W_OK) for place in places)
         if write and not self.path.exists():
             with disk_errors(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,7 +65,13 @@ class Database:
         with self.errors():
             if schema:
                 self.connection.executescript(f"BEGIN IMMEDIATE;{schema};COMMIT")
-            self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            try:
+                self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
+            except (sqlite3.Error, DiskError):
+                if write or self._frozen or free_bytes(self.path.parent) > 1 << 16:
+                    raise
+                self._frozen = True  # a full disk has no room for what readers share
+                self.__dict__.pop("connection", None)
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -65,9 +80,8 @@ class Database:
 
     def connect(self) -> sqlite3.Connection:
         """Return a further connection, which is closed with the database."""
-        frozen = not self.write and not (os.access(self.path, os.W_OK) and os.access(self.path.parent, os.W_OK))
-        mode = "immutable=1" if frozen else "mode=rw"
-        if frozen and (log := Path(f"{self.path}-wal")).exists() and log.stat().st_size:
+        mode = "immutable=1" if self._frozen else "mode=rw"
+        if self._frozen and (log := Path(f"{self.path}-wal")).exists() and log.stat().st_size:
             raise LookalikeError(
                 f"`{self.path}` was not closed and cannot be written to: copy its folder to a writable disk."
             )
@@ -76,9 +90,10 @@ class Database:
             connection = sqlite3.connect(
                 address, BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            if not frozen:
+            if not self._frozen:
                 connection.execute("PRAGMA journal_mode=WAL").fetchone()
             connection.execute("PRAGMA synchronous=FULL")
+            connection.set_progress_handler(lambda: CANCELLED.get()(), 100_000)
             if not self.write:
                 connection.execute("PRAGMA query_only=1")
         with self._guard:
@@ -107,6 +122,18 @@ class Database:
             finally:
                 self._idle.append(connection)
 
+    def fetch(self, statement: str, values: Sequence[Any]) -> list[Any]:
+        """Return the rows of a query, which is a transaction of its own; for any number of threads."""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            connection = self.connect()
+        with self.errors():
+            try:
+                return connection.execute(statement, values).fetchall()
+            finally:
+                self._idle.append(connection)
+
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
         """Run a block in one read transaction of a connection of its own, whatever this thread does meanwhile."""
@@ -121,6 +148,16 @@ class Database:
                     self._connections.remove(connection)
             connection.close()
 
+    def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query; none if its table was not created yet."""
+        with self.errors():
+            try:
+                return self.connection.execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if "no such table" in str(error):
+                    return []
+                raise
+
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turn known errors of SQLite into one-line errors."""
@@ -131,12 +168,16 @@ class Database:
             if "locked" in text:
                 raise Locked(f"`{self.path}` is being written to by another process: try again.") from error
             if "is full" in text or "disk I/O error" in text:
-                raise LookalikeError(
+                raise DiskError(
                     f"The disk that holds `{self.path}` is full or failing; what was acknowledged is safe."
                 ) from error
+            if "interrupted" in text:
+                raise Unavailable("This takes too long. Use fewer filters, or try again later.") from error
+            if "unable to open" in text:
+                os.close(os.open(os.devnull, os.O_RDONLY))  # without free file handles this is the error to raise
             if "readonly" in text or "unable to open" in text:
-                raise LookalikeError(f"`{self.path}` cannot be written to ({text}).") from error
-            if isinstance(error, sqlite3.DatabaseError) and ("malformed" in text or "not a database" in text):
+                raise DiskError(f"`{self.path}` cannot be written to ({text}).") from error
+            if isinstance(error, sqlite3.DatabaseError) and any(words in text for words in _DAMAGES):
                 raise LookalikeError(
                     f"`{self.path}` is damaged ({text}): restore a backup, or make it again."
                 ) from error
@@ -152,7 +193,7 @@ class Database:
             self._idle.clear()
 
 
-DOCUMENTS = "CREATE TABLE IF NOT EXISTS document(name TEXT PRIMARY KEY, body TEXT NOT NULL)"
+DOCUMENTS = "CREATE TABLE IF NOT EXISTS document(name TEXT PRIMARY KEY, body TEXT NOT NULL, sum INTEGER NOT NULL)"
 
 
 def read_document(folder: Path, name: str) -> Any:
@@ -162,8 +203,15 @@ def read_document(folder: Path, name: str) -> Any:
     with contextlib.closing(Database(folder / FILE)) as database, database.errors():
         if not database.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'document'").fetchone():
             return None
-        row = database.connection.execute("SELECT body FROM document WHERE name = ?", (name,)).fetchone()
-    return None if row is None else json.loads(row[0])
+        row = database.connection.execute("SELECT body, sum FROM document WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    try:
+        if zlib.crc32(f"{name}\0{row[0]}".encode()) != row[1]:
+            raise ValueError("another checksum")
+        return json.loads(row[0])
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LookalikeError(f"`{folder / FILE}` is damaged: its {name} is not what was written.") from error
 
 
 def write_document(folder: Path, name: str, document: Any) -> None:
@@ -174,7 +222,9 @@ def write_document(folder: Path, name: str, document: Any) -> None:
             connection.execute("DELETE FROM document WHERE name = ?", (name,))
         else:  # JSON's escapes also write bytes of file names that are not UTF-8
             body = json.dumps(document, default=to_json, allow_nan=False)
-            connection.execute("INSERT OR REPLACE INTO document VALUES (?, ?)", (name, body))
+            connection.execute(
+                "INSERT OR REPLACE INTO document VALUES (?, ?, ?)", (name, body, zlib.crc32(f"{name}\0{body}".encode()))
+            )
 
 
 def user_database(schema: str) -> Database:
@@ -182,12 +232,12 @@ def user_database(schema: str) -> Database:
     return Database(private_folder(home()) / FILE, write=True, schema=schema)
 
 
-def user_rows(schema: str, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+def user_rows(query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of a query in the user's database; reading does not create it."""
     if not (home() / FILE).exists():
         return []
-    with contextlib.closing(user_database(schema)) as database:
-        return database.connection.execute(query, values).fetchall()
+    with contextlib.closing(Database(home() / FILE)) as database:
+        return database.rows(query, values)
 
 
 def marks(values: Any) -> str:

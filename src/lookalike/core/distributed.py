@@ -62,22 +62,9 @@ def rank_slice(count: int, part: int | None = None, of: int | None = None) -> sl
     return slice(start, start + small + (part < more))
 
 
-def all_gather(rows: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
-    """Concatenate the rows of all processes in rank order; the numbers of rows may differ.
-
-    Args:
-        rows: The rows of this process.
-        gradient: Whether gradients flow back to the process that each row came from, as the gradient of
-            the sum of all processes' losses.
-
-    Shape:
-        - rows: ``(n, ...)`` with ``n`` of each process; output: ``(sum of n, ...)``.
-    """
-    if _WORLD == 1:
-        return rows
-    if gradient and rows.requires_grad:
-        return _gather_function().apply(rows)
-    return _gather(rows.detach())
+def all_gather(rows: torch.Tensor) -> torch.Tensor:
+    """Concatenate the rows ``(n, ...)`` of all processes in rank order, without gradient; `n` may differ."""
+    return rows if _WORLD == 1 else _gather(rows.detach())
 
 
 def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
@@ -85,7 +72,9 @@ def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
     if _WORLD == 1:
         return value
     if gradient and value.requires_grad:
-        return _reduce_function().apply(value)
+        from torch.distributed.nn import functional
+
+        return functional.all_reduce(value)
     out = value.detach().clone()
     sum_in_place(out)
     return out
@@ -186,49 +175,6 @@ def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
     parts = [torch.empty_like(padded) for _ in sizes]
     dist.all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
-
-
-def _gather_function() -> Any:
-    import torch
-
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, rows: torch.Tensor) -> torch.Tensor:
-            out = _gather(rows)
-            ctx.mine = gathered_slice(len(rows))
-            return out
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            return all_reduce(gradients[0])[ctx.mine]
-
-    return Gather
-
-
-def gathered_slice(count: int) -> slice:
-    """Return where the `count` rows of this process are among the gathered rows of all."""
-    if _WORLD == 1:
-        return slice(0, count)
-    import torch
-
-    counts = _gather(torch.tensor([count]))
-    start = int(counts[:_RANK].sum())
-    return slice(start, start + count)
-
-
-def _reduce_function() -> Any:
-    import torch
-
-    class Reduce(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
-            return all_reduce(value)
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-            return all_reduce(gradients[0])
-
-    return Reduce
 
 
 # --- starting processes ---

@@ -64,5 +64,5 @@ def choose(name: str, choices: Iterable[str], what: str) -> str:
     known = sorted(choices)
     if name in known:
         return name
-    hint = suggest(name, known) or f": there are {', '.join(known)}."
+    hint = suggest(name, known) or f": there {'is' if len(known) == 1 else 'are'} {', '.join(known) or 'none'}."
     raise LookalikeError(f"`{name}` is not {what}{hint}")

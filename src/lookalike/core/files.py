@@ -13,7 +13,7 @@ import stat
 import tempfile
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
@@ -23,7 +23,7 @@ from lookalike.core.errors import DiskError, LookalikeError
 FORMAT_VERSIONS: dict[str, int] = {
     "model": 1,
     "run": 1,
-    "index": 2,
+    "index": 3,
     "checkpoint": 1,
     "cache": 1,
     "splits": 1,
@@ -117,6 +117,7 @@ def _part_file(path: Path) -> tuple[int | None, Path]:
         return handle, part
     os.close(handle)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
+    _lock(handle)
     return handle, Path(name)
 
 
@@ -164,13 +165,8 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         recover_folder(path)
-        remove_stale_parts(path)
-        part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
-        handle = os.open(part, os.O_RDONLY) if os.name != "nt" else None
-        if handle is not None:
-            _lock(handle)
         old = path.parent / f".{path.name}.old"
-        try:
+        with temporary_folder(path) as part:
             with _foreign_writers(path):
                 yield part
             mask = None
@@ -190,10 +186,22 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
             part.rename(path)
             sync_folder(path.parent)
             shutil.rmtree(old, ignore_errors=True)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-            if handle is not None:
-                os.close(handle)
+
+
+@contextlib.contextmanager
+def temporary_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; those that killed processes left are deleted first."""
+    remove_stale_parts(path)
+    part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
+    handle = os.open(part, os.O_RDONLY) if os.name != "nt" else None
+    if handle is not None:
+        _lock(handle)
+    try:
+        yield part
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+        if handle is not None:
+            os.close(handle)
 
 
 def leftover_parts(path: str | Path) -> list[Path]:
@@ -206,12 +214,22 @@ def leftover_parts(path: str | Path) -> list[Path]:
 
 def remove_stale_parts(path: str | Path) -> None:
     """Delete the temporary folders of `path` whose process was killed."""
-    for part in leftover_parts(path):
+    _remove_stale(leftover_parts(path))
+
+
+def clean_folder(folder: Path) -> None:
+    """Delete the temporary files and folders below a folder whose process was killed."""
+    _remove_stale(list(folder.rglob(".*.part")))
+
+
+def _remove_stale(parts: Iterable[Path]) -> None:
+    for part in parts:
         with contextlib.suppress(OSError):
-            handle = os.open(part, os.O_RDONLY)
+            handle = os.open(part, _READ)
             try:
-                if time.time() - part.stat().st_mtime > 1 and _lock(handle):  # a new one is not locked yet
-                    shutil.rmtree(part, ignore_errors=True)
+                # A new one is not locked yet. One from the future is of a time before the clock was set back.
+                if abs(time.time() - part.stat().st_mtime) > 1 and _lock(handle):
+                    shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink()
             finally:
                 os.close(handle)
 
@@ -379,7 +397,7 @@ def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
-    except (ValueError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON. {mend}".rstrip()) from None
 
 

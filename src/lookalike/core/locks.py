@@ -77,3 +77,31 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
         yield
     finally:
         file.close()
+
+
+@contextlib.contextmanager
+def in_use(folder: str | Path, what: str, *, alone: bool = False) -> Iterator[None]:
+    """Mark a folder as in use for the block, or as in use by nobody else; nothing is written into it.
+
+    Args:
+        folder: The folder.
+        what: What uses it, or who must not, for the error message.
+        alone: Whether nobody else may use it.
+
+    Raises:
+        Locked: Another process uses it, or wants it alone.
+    """
+    if os.name == "nt":  # open files cannot be deleted there
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+        except OSError as error:
+            raise Locked(what) from error
+        yield
+    finally:
+        os.close(handle)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from contextvars import ContextVar
 from typing import TextIO, TypeVar
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import printable
 
 T = TypeVar("T")
 
@@ -30,11 +32,19 @@ def level() -> int:
     return _LEVEL
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def for_terminal(text: str) -> str:
+    """Return text that cannot steer a terminal: control characters, as in file names, appear as escapes."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", printable(text))
+
+
 def say(text: str, *, verbose: bool = False) -> None:
     """Print a message on stderr; it is never part of a result."""
     needed = 2 if verbose else 1
     if needed <= _LEVEL:
-        print(text, file=sys.stderr, flush=True)
+        print(for_terminal(text), file=sys.stderr, flush=True)
 
 
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
@@ -53,7 +63,7 @@ def no_warnings() -> Iterator[None]:
 def warn(text: str) -> None:
     """Print a warning on stderr."""
     if _LEVEL >= 1 and not _SILENT.get():
-        print(f"Warning: {text}", file=sys.stderr, flush=True)
+        print(f"Warning: {for_terminal(text)}", file=sys.stderr, flush=True)
 
 
 def _terminal(stream: TextIO) -> bool:
@@ -156,11 +166,11 @@ class Progress:
         while not self._ended.wait(self.seconds):
             self._write_line(self.text())
         passed = time.monotonic() - self.start
-        rate = f"  {_speed((self.done - self.first) / passed)}" if self.done > self.first else ""
+        rate = f"  {speed((self.done - self.first) / passed)}" if self.done > self.first else ""
         self._write_line(f"{self._count()}{rate}  took {_span(passed)}")
 
     def _write_line(self, text: str) -> None:
-        self.stream.write(text + "\n")
+        self.stream.write(for_terminal(text) + "\n")
         self.stream.flush()
 
     def _count(self) -> str:
@@ -177,20 +187,21 @@ class Progress:
 
     def text(self) -> str:
         rate = self.rate()
-        speed = f"  {_speed(rate)}" if rate else ""
+        shown = f"  {speed(rate)}" if rate else ""
         left = f"  {_span((self.total - self.done) / rate)} left" if rate and self.total else ""
         tail = f"  {self.note}" if self.note else ""
         if not self.bar or not self.total:
-            return f"{self._count()}{speed}{left}{tail}"
+            return f"{self._count()}{shown}{left}{tail}"
         width = 24
         full = int(min(self.done / self.total, 1.0) * width)
         unicode = (self.stream.encoding or "").lower().replace("-", "") == "utf8"
         filled, rest = ("━", "─") if unicode else ("#", "-")
         bar = filled * full + rest * (width - full)
-        return f"{self.what} {bar} {self.done:,}/{self.total:,}{speed}{left}{tail}"
+        return f"{self.what} {bar} {self.done:,}/{self.total:,}{shown}{left}{tail}"
 
 
-def _speed(rate: float) -> str:
+def speed(rate: float) -> str:
+    """Return a number of steps a second as text, such as `12/s`, `0.4/s` or `25 s each`."""
     if rate < 0.1:
         return f"{1 / rate:,.0f} s each"
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"

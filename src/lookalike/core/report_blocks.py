@@ -7,6 +7,7 @@ Lists may be NumPy arrays. NaN and infinity are refused: leave the row out, or u
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
@@ -369,3 +370,31 @@ def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
     if value and not any(c in "123456789" for c in text) and text[0] in "+-":
         text = text[1:]
     return text.replace("-", "−")
+
+
+def log_lines(
+    log: Sequence[Mapping[str, Any]],
+    label: str,
+    names: Mapping[str, str],
+    *,
+    title: str = "",
+    note: str = "",
+    dashed: Sequence[str] = ("memory/floor",),
+) -> Lines:
+    """A chart of values of the log over the steps; what was never logged is left out.
+
+    Args:
+        log: Rows of the log.
+        label: Label of the y axis.
+        names: Name in the chart of each logged value.
+        title: Title of the chart.
+        note: Note below it.
+        dashed: Values that are drawn as dashed lines.
+    """
+    series = []
+    for key, name in names.items():
+        points = [(row["step"], row[key]) for row in log if key in row]
+        if points:
+            x, y = zip(*points, strict=True)
+            series.append(Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
+    return Lines(x_label="step", y_label=label, series=series, title=title, note=note)

@@ -7,15 +7,16 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
-from lookalike.core.errors import LookalikeError
+from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import (
     atomic_folder,
     check_format,
+    clean_folder,
     disk_errors,
     hash_bytes,
     read_json,
@@ -24,10 +25,13 @@ from lookalike.core.files import (
     write_bytes,
     write_json,
 )
+from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
 
 MARK = "run.json"
+UNMADE = ".unmade"
+"""A file that is in a folder while a run is created in it: what a kill leaves is recognized and removed."""
 
 
 class Run:
@@ -54,13 +58,21 @@ class Run:
         self.info = check_format("run", read_json(self.path / MARK, "run"), self.path)
 
     @classmethod
-    def create(cls, method: str, config: Mapping[str, Any], *, path: str | Path | None = None) -> Run:
+    def create(
+        cls,
+        method: str,
+        config: Mapping[str, Any],
+        *,
+        path: str | Path | None = None,
+        fill: Callable[[Run], object] = lambda run: None,
+    ) -> Run:
         """Create a run folder.
 
         Args:
             method: Name of the training method.
             config: Settings, written to `config.yaml`.
             path: Where; `./runs/<time>-<method>` by default.
+            fill: Writes what else must be there from the first moment on, as what a resumed run needs.
         """
         if path is None:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
@@ -72,14 +84,20 @@ class Run:
         cls.check_available(path)
         # An existing empty folder is not replaced: a shell may stand in it.
         with contextlib.nullcontext(path) if path.exists() else atomic_folder(path) as part:
+            (part / UNMADE).touch()
             write_yaml(part / "config.yaml", config)
             write_json(part / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+            fill(cls(part))
+            (part / UNMADE).unlink()
         return cls(path)
 
     @classmethod
     def check_available(cls, path: str | Path) -> None:
         """Raise an error if a new run cannot be created at `path`."""
         path = Path(path).absolute()
+        if (path / UNMADE).is_file():
+            for left in path.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
         if cls.is_run(path):
             raise LookalikeError(f"`{path}` already holds a run: continue it with --resume, or choose another --out.")
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
@@ -87,9 +105,11 @@ class Run:
 
     @contextlib.contextmanager
     def removed_if_failed(self) -> Iterator[None]:
-        """Delete a new run if an error or Ctrl-C ends the block before there is a checkpoint to resume from."""
+        """Delete a new run if an error or Ctrl-C ends the block before there is anything to resume from."""
         try:
             yield
+        except Stopped:
+            raise
         except BaseException:
             if not self.checkpoints.exists():
                 shutil.rmtree(self.path, ignore_errors=True)
@@ -97,9 +117,21 @@ class Run:
                     folders.runs().rmdir()  # if it was made for this one
             raise
 
+    @contextlib.contextmanager
+    def continued_by(self, command: str) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM in the block end with the command that continues the run."""
+        try:
+            yield
+        except (KeyboardInterrupt, Stopped) as stop:
+            how = f"lookalike {command} --resume {self.path}"
+            if how in str(stop):  # the loop knows the step, too
+                raise
+            terminated = isinstance(stop, Terminated) or getattr(stop, "exit_code", None) == Exit.TERMINATED
+            raise Stopped(f"Stopped; nothing is lost. Continue with: {how}", terminated=terminated) from None
+
     @classmethod
     def is_run(cls, path: str | Path) -> bool:
-        return (Path(path) / MARK).is_file()
+        return (Path(path) / MARK).is_file() and not (Path(path) / UNMADE).is_file()
 
     @property
     def config(self) -> dict[str, Any]:
@@ -118,6 +150,7 @@ class Run:
         """Hold the run's lock: one process at a time works on a run."""
         folders.refuse_network_drive(self.path, "a run's lock")
         with hold(self.path / ".lock", f"The run `{self.path}`"):
+            clean_folder(self.path)
             yield
 
     def log(self, **values: Any) -> None:
@@ -136,11 +169,13 @@ class Run:
         path = self.path / "log.jsonl"
         rows: list[dict[str, Any]] = []
         if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+            for line in path.read_bytes().splitlines():
                 try:
-                    rows.append(json.loads(line))
-                except ValueError:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
                     break  # the line a kill tore; everything before it is whole
+                if isinstance(row, dict):
+                    rows.append(row)
         return rows
 
     def write_section(self, name: str, section: Any) -> None:
@@ -167,7 +202,10 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        return dict(read_json(path, "result")) if path.exists() else {}
+        document = read_json(path, "result") if path.exists() else {}
+        if not isinstance(document, dict):
+            raise LookalikeError(f"The result `{path}` is damaged: it does not hold names and values.")
+        return document
 
 
 def find_run(name: str | os.PathLike[str]) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +49,14 @@ def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pyda
     return typing.cast("type[pydantic.BaseModel]", current)
 
 
+def _dotted_names(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[str]:
+    """The names of all fields below a model, as in `--set`."""
+    for name in model.model_fields:
+        yield prefix + name
+        if (inner := _model_at(model, [name])) is not None:
+            yield from _dotted_names(inner, f"{prefix}{name}.")
+
+
 def _message(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> str:
     first = error.errors()[0]
     path = [p for p in first["loc"] if isinstance(p, str)]
@@ -56,7 +64,9 @@ def _message(model: type[pydantic.BaseModel], error: pydantic.ValidationError, w
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, path[:-1])
         known = list(parent.model_fields) if parent else []
-        hint = suggest(path[-1], known) or (f": there are {', '.join(known)}." if known else ".")
+        elsewhere = [place for place in _dotted_names(model) if place.split(".")[-1] == path[-1]]
+        hint = f"; did you mean `{elsewhere[0]}`?" if elsewhere else suggest(path[-1], known)
+        hint = hint or (f": there are {', '.join(known)}." if known else ".")
         return f"`{name}` is not one of the {where}{hint}"
     text = first["msg"].removeprefix("Value error, ")
     return f"`{name}` in the {where} is {reprlib.repr(first.get('input'))}: {text[0].lower() + text[1:]}."

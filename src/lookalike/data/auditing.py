@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lookalike.core import folders
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import FORMAT_VERSIONS, atomic_file, hash_bytes
 from lookalike.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -140,25 +139,16 @@ def _thumbs(facts: pa.Table) -> np.ndarray:
 
 def _image_facts(table: Table, progress: bool) -> pa.Table:
     """Return content id, failure reason, hash and thumbnail of every row, from the cache if possible."""
-    import pyarrow.parquet as pq
-
     from lookalike.data.decoding import DECODER
-    from lookalike.data.table import read_parquet
+    from lookalike.data.table import read_cached, write_cached
 
-    key = hash_bytes("audit", str(FORMAT_VERSIONS["cache"]), DECODER, table.fingerprint(), str(len(table)))
-    entry = folders.cache("audits") / f"{key}.parquet"
-    if entry.exists():
-        try:
-            cached = read_parquet(entry)
-            folders.touch(entry)
-            return cached
-        except LookalikeError:  # damaged on disk; made again below
-            entry.unlink(missing_ok=True)
-    facts, lasting = _decode_all(table, progress)
-    if lasting:
-        with atomic_file(entry, private=True) as part, part.open("wb") as file:
-            pq.write_table(facts, file, compression="zstd")
-        folders.trim_cache()
+    key = {"decoder": DECODER, "table": table.fingerprint(), "rows": len(table)}
+    path = artifacts.artifact("audits", key, group=table.fingerprint())
+    facts = read_cached(path)
+    if facts is None:
+        facts, lasting = _decode_all(table, progress)
+        if lasting:
+            write_cached(path, facts)
     return facts
 
 

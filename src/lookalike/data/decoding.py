@@ -80,6 +80,14 @@ class UnreadableImage(LookalikeError):
         super().__init__(f"`{name}` cannot be read: {reason}." if name else f"An image cannot be read: {reason}.")
 
 
+class BadBox(UnreadableImage):
+    """A box without pixels of its image; the message is about the box."""
+
+    def __init__(self, box: Box, width: int, height: int) -> None:
+        super().__init__("its box lies outside the image or is empty")
+        self.args = (f"The box {_numbers(box)} holds nothing of the image, which has {width} × {height} pixels.",)
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """Input format of a model: a center crop, resized to a square and normalized.
@@ -103,7 +111,7 @@ class Preprocess:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
 
     def __post_init__(self) -> None:
-        if self.size < 1 or not 0 < self.crop <= 1:
+        if not 1 <= self.size <= 8192 or not 0 < self.crop <= 1:
             raise LookalikeError(f"Images of size {self.size} with crop {self.crop} cannot be made.")
         choose(self.interpolation, _FILTERS, "an interpolation")
         object.__setattr__(self, "mean", tuple(map(float, self.mean)))
@@ -287,11 +295,18 @@ def _check_scans(data: bytes, width: int, height: int) -> None:
 
 
 def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float, float]:
-    x1, y1, x2, y2 = (0, 0, width, height) if box is None else box
-    x1, x2, y1, y2 = max(x1, 0), min(x2, width), max(y1, 0), min(y2, height)
+    if box is None:
+        return 0, 0, width, height
+    if len(box) != 4:
+        raise LookalikeError(f"A box is x1,y1,x2,y2 in pixels, not {_numbers(box)}.")
+    x1, y1, x2, y2 = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)
     if not (x1 < x2 and y1 < y2):
-        raise UnreadableImage("its box lies outside the image or is empty")
+        raise BadBox(box, width, height)
     return x1, y1, x2, y2
+
+
+def _numbers(box: Box) -> str:
+    return ",".join(f"{number:g}" for number in box)
 
 
 # --- the fast path: simplejpeg ---

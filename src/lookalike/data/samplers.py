@@ -42,6 +42,7 @@ class PKSampler:
         images: Images per class (K).
         seed: Seed.
         replacement: Whether a class, and an image of its class, may come twice in a batch.
+        warn_if_fewer: Whether to warn if there are fewer classes than a batch should hold.
 
     Example:
         >>> sampler = PKSampler(np.repeat([0, 1, 2], 4), classes=2, images=2)
@@ -50,7 +51,14 @@ class PKSampler:
     """
 
     def __init__(
-        self, labels: np.ndarray, *, classes: int, images: int, seed: int = 0, replacement: bool = False
+        self,
+        labels: np.ndarray,
+        *,
+        classes: int,
+        images: int,
+        seed: int = 0,
+        replacement: bool = False,
+        warn_if_fewer: bool = True,
     ) -> None:
         labels = np.asarray(labels)
         order = np.argsort(labels, kind="stable")
@@ -66,7 +74,7 @@ class PKSampler:
             )
         self.classes, self.images, self.seed = min(classes, len(self.groups)), images, seed
         self.replacement = replacement
-        if self.classes < classes and is_main():
+        if self.classes < classes and warn_if_fewer and is_main():
             warn(f"{len(self.groups)} classes can be trained on: batches hold {self.classes} classes, not {classes}.")
         self.size = self.classes * images
         self.steps_per_epoch = max(1, round(sum(map(len, self.groups)) / self.size))

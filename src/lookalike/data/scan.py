@@ -48,6 +48,8 @@ _SYSTEM_FILES |= {"lost+found", "system volume information"}
 _BATCH = 65_536
 SPECIAL = "pipe, socket or device"  # behind the name of an image: reading it might never end
 
+TOO_LONG = "path too long"
+
 # Errors of a file that does not exist. All others may be temporary (rights, a missing drive): nothing is deleted.
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
@@ -177,7 +179,7 @@ class FolderWalk:
         return Folder(path, raw_path, names, readable, sizes, mtimes)
 
     def _count_missing(self, path: str, kind: str, error: OSError) -> None:
-        self.skipped[kind] += 1
+        self.skipped[TOO_LONG if error.errno == errno.ENAMETOOLONG else kind] += 1
         if not is_missing(error) and self.unreadable[-1:] != [path]:
             self.unreadable.append(path)
 
@@ -219,12 +221,12 @@ class FolderWalk:
 
 
 def changed_ns(status: os.stat_result) -> int:
-    """Return when a file may have changed last, in nanoseconds.
+    """Return when a file changed last, in nanoseconds; two states of a file have different times.
 
-    The modification time can be set back by whoever writes the file, the change time cannot: an image replaced by
-    one of the same size and modification time is still noticed.
+    The modification time can be set by whoever writes the file, the change time cannot: an image replaced by one of
+    the same size and modification time is noticed, also if that time lies in the future or the clock was set back.
     """
-    return max(status.st_mtime_ns, status.st_ctime_ns)
+    return status.st_mtime_ns if os.name == "nt" else status.st_ctime_ns
 
 
 def _join(folder: str, name: str) -> str:

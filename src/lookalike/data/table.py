@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, check_format, hash_bytes, open_regular, read_part, stamp, to_json
 
@@ -39,6 +40,7 @@ TYPES: dict[str, pa.DataType] = {
     **{name: pa.int64() for name in ("size", "mtime_ns", "offset", "length")},
 }
 
+MAX_COLUMNS = 1000
 _STAMP = b"lookalike"
 
 
@@ -50,8 +52,22 @@ def natural_key(text: str) -> tuple[list[Any], str]:
     return parts, text
 
 
-def as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
-    """Return the values of a column as Arrow, in the type that its name calls for."""
+def as_array(name: str, values: Any, *, like: str = "") -> pa.Array | pa.ChunkedArray:
+    """Return the values of a column as Arrow, in the type that its name (or `like`) calls for."""
+    try:
+        return _as_array(like or name, values)
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise LookalikeError(f"The column `{name}` cannot be read: {reason}.") from error
+
+
+def check_width(count: int, source: object) -> None:
+    """Raise an error for a table with too many columns: each costs memory and time in every row."""
+    if count > MAX_COLUMNS:
+        raise LookalikeError(f"`{source}` has {count:,} columns; at most {MAX_COLUMNS:,} are read: leave some out.")
+
+
+def _as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
     if not isinstance(values, (pa.Array, pa.ChunkedArray)):
         values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
     dtype = TYPES.get(name)
@@ -217,17 +233,20 @@ class Table:
         about = {"name": self.name, "root": None if self.root is None else str(self.root), "notes": self.notes}
         text = json.dumps(stamp("table", about), default=to_json)
         arrow = self.arrow.replace_schema_metadata({_STAMP: text.encode()})
-        with atomic_file(path) as part, part.open("wb") as file:
-            pq.write_table(arrow, file, compression="zstd")
+        write_parquet(path, arrow)
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
         path = Path(path)
         arrow = read_parquet(path)
         text = (arrow.schema.metadata or {}).get(_STAMP)
-        about = check_format("table", json.loads(text) if text else None, path)
-        root = None if about["root"] is None else Path(about["root"])
-        return cls(about["name"], root, arrow.replace_schema_metadata(None).combine_chunks(), about["notes"])
+        try:
+            about = check_format("table", json.loads(text) if text else None, path)
+            root = None if about["root"] is None else Path(about["root"])
+            arrow = _checked(arrow.replace_schema_metadata(None).combine_chunks())
+            return cls(str(about["name"]), root, arrow, {**about["notes"]})
+        except (LookupError, ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+            raise LookalikeError(f"The table `{path}` is damaged, or was not written by lookalike.") from error
 
     @cached_property
     def _fingerprint(self) -> str:
@@ -270,18 +289,52 @@ def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
     return pc.coalesce(crops, ids)  # a row without a box is a whole image
 
 
+def _checked(arrow: pa.Table) -> pa.Table:
+    """A saved table as it was read, unless its columns are not those that `Table` writes."""
+    if len(set(arrow.column_names)) < arrow.num_columns:
+        raise ValueError("several columns have one name")
+    for name in ("row_id", "path"):
+        if arrow[name].null_count:
+            raise ValueError(f"`{name}` is missing in some rows")
+    for name in ("label", *TYPES):
+        if name in arrow.column_names and arrow[name].type != as_array(name, arrow[name].slice(0, 0)).type:
+            raise ValueError(f"`{name}` is of another type")
+    return arrow
+
+
 def read_parquet(path: Path) -> pa.Table:
     """Read a Parquet file."""
     # An open file instead of its name: Arrow reads columns out of names such as `split=train/`,
     # and takes no names that are not UTF-8.
     try:
         with path.open("rb") as file:
-            return pq.read_table(file)
+            table = pq.read_table(file, page_checksum_verification=True)
+        table.validate(full=True)  # texts that are not UTF-8 would fail wherever they are used first
+        return table
     except FileNotFoundError:
         raise LookalikeError(f"There is no table at `{path}`.") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, UnicodeError, OSError) as error:
         reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
         raise LookalikeError(f"`{path}` is not a complete Parquet file: {reason}.") from None
+
+
+def write_parquet(path: str | Path, arrow: pa.Table) -> None:
+    """Write a Parquet file atomically, with checksums that `read_parquet` compares."""
+    with atomic_file(path) as part, part.open("wb") as file:
+        pq.write_table(arrow, file, compression="zstd", write_page_checksum=True)
+
+
+def read_cached(path: Path) -> pa.Table | None:
+    """Return an Arrow table of the artifact cache; None if it is missing or damaged."""
+    content = artifacts.read(path)
+    return None if content is None else pq.read_table(pa.BufferReader(content))
+
+
+def write_cached(path: Path, table: pa.Table) -> None:
+    """Write an Arrow table to the artifact cache."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd")
+    artifacts.write(path, sink.getvalue().to_pybytes())
 
 
 def is_saved_table(path: Path) -> bool:
@@ -289,5 +342,5 @@ def is_saved_table(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return _STAMP in (pq.read_schema(file).metadata or {})
-    except (pa.ArrowInvalid, OSError):
+    except (pa.ArrowException, UnicodeError, OSError):
         return False

@@ -188,29 +188,11 @@ def calibrate(
     return replace(_fit(pairs, neighbors, draws, seed), checked=checked), ""
 
 
-@dataclass(frozen=True)
-class LabelAgreement:
-    """How often the first hits have the label of the query, and how often random images would.
+def labels_are_albums(embeddings: Any, labels: Any, *, ids: Any = None, hits: int = 10, seed: int = 0) -> bool:
+    """Whether images with the same label hardly look more alike than others; up to 2,000 of them are queries.
 
-    Attributes:
-        precision: Fraction of first hits with the label of the query.
-        expected: The same fraction for random images.
-    """
-
-    precision: float
-    expected: float
-
-    @property
-    def weak(self) -> bool:
-        """Whether images with one label hardly look more alike than others, as those of albums or years."""
-        return self.precision < min(2 * self.expected, 0.9 * self.expected + 0.1)
-
-
-def label_agreement(embeddings: Any, labels: Any, *, ids: Any = None, hits: int = 10, seed: int = 0) -> LabelAgreement:
-    """Measure whether images with the same label look alike; up to 2,000 of them are queries.
-
-    Percentages and class names are of no use where they do not: folders named by year or by import say nothing
-    about what their images show.
+    Percentages and class names are of no use then: folders named by year or by import say nothing about what their
+    images show.
 
     Args:
         embeddings: One unit vector a row.
@@ -220,10 +202,10 @@ def label_agreement(embeddings: Any, labels: Any, *, ids: Any = None, hits: int 
         seed: Seed of the drawn queries.
 
     Example:
-        >>> from lookalike.evaluation.calibration import label_agreement
-        >>> label_agreement(np.repeat(np.eye(2), 20, axis=0), np.repeat(["cat", "dog"], 20)).weak
+        >>> from lookalike.evaluation.calibration import labels_are_albums
+        >>> labels_are_albums(np.repeat(np.eye(2), 20, axis=0), np.repeat(["cat", "dog"], 20))
         False
-        >>> label_agreement(np.repeat(np.eye(2), 20, axis=0), ["2019", "2020"] * 20).weak
+        >>> labels_are_albums(np.repeat(np.eye(2), 20, axis=0), ["2019", "2020"] * 20)
         True
     """
     codes = as_codes(labels, len(embeddings))
@@ -231,9 +213,10 @@ def label_agreement(embeddings: Any, labels: Any, *, ids: Any = None, hits: int 
     if len(labeled) > 2000:
         labeled = np.sort(numpy_rng(seed, "label agreement").choice(labeled, 2000, replace=False))
     pairs = hit_pairs(embeddings, codes, query=labeled, ids=ids, hits=hits, neighbors=hits)
+    precision = float(pairs.same.sum() / max(1, np.isfinite(pairs.scores).sum()))
     sizes = np.unique(codes[codes >= 0], return_counts=True)[1]
-    expected = float((sizes * (sizes - 1)).sum() / max(1, sizes.sum() * (sizes.sum() - 1)))
-    return LabelAgreement(float(pairs.same.sum() / max(1, np.isfinite(pairs.scores).sum())), expected)
+    expected = float((sizes * (sizes - 1)).sum() / max(1, sizes.sum() * (sizes.sum() - 1)))  # of random images
+    return precision < min(2 * expected, 0.9 * expected + 0.1)
 
 
 def _features(scores: Doubles, level: Doubles) -> Doubles:
@@ -405,14 +388,6 @@ class RandomPairScores:
     def fraction_below(self, score: Any) -> Doubles:
         """Fraction of random pairs with a lower score."""
         return np.asarray(np.interp(score, self.quantiles, np.linspace(0, 1, len(self.quantiles))))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> RandomPairScores:
-        """Read what :meth:`to_json` wrote."""
-        return cls(list(document["quantiles"]))
 
 
 def random_pair_scores(embeddings: Any, *, pairs: int = 200_000, seed: int = 0) -> RandomPairScores | None:

@@ -19,7 +19,7 @@ from lookalike.evaluation.classification import Classification, classification_s
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, Overlap
 from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.evaluation.training_overlap import TRAINED, image_keys, image_splits, overlap_note
+from lookalike.evaluation.training_overlap import KnownImages, image_keys, known_images, overlap_note
 from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
@@ -105,12 +105,10 @@ def evaluate(
     recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
     single_label = knn or probe or linear or retriever or fine_tune
     sources = [*([baseline] if baseline is not None else []), model]
-    splits = [image_splits(source) for source in sources]
+    known = [known_images(source) for source in sources]
     if weights is not None:
-        splits[-1] = None  # a file with weights says nothing of its training
-    table, evaluated, trained = _images(
-        data, layout, split, splits, include_trained=all, with_train=single_label or svm
-    )
+        known[-1] = None  # a file with weights says nothing of its training
+    table, evaluated, trained = _images(data, layout, split, known, include_trained=all, with_train=single_label or svm)
     left_out = 0 if all else int(trained.any(0).sum())
     hint = f" {left_out:,} images that trained a model are left out; --all includes them." if left_out else ""
     table, labels, names = _labels(table, leave_out_copies, hint)
@@ -121,13 +119,16 @@ def evaluate(
     models = [_embedder(source, device, weights if n == len(sources) - 1 else None) for n, source in enumerate(sources)]
     model_names = [str(one.name) for one in models]
     if len(set(model_names)) < len(models):
-        model_names[-1] += f" ({models[-1].fingerprint()[:4]})"
+        last = sources[-1]
+        folder = Path(last).name if isinstance(last, (str, Path)) else ""
+        model_names[-1] += f" ({folder if folder not in model_names else models[-1].fingerprint()[:4]})"
     overlap = Overlap(
         int(evaluated.sum()),
         int(trained.any(0).sum()),
         [name for name, rows in zip(model_names, trained, strict=True) if rows.any()],
-        [name for name, known in zip(model_names, splits, strict=True) if known is None],
+        [name for name, images in zip(model_names, known, strict=True) if images is None],
         left_out=not all,
+        identical=len(models) > len({one.fingerprint() for one in models}),
     )
     how: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "progress": progress}
     encoded = [one.encode(table, on_error="skip", **how) for one in models]
@@ -155,7 +156,7 @@ def evaluate(
     ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: Evaluation | None = None
     single = labels.ndim == 1
-    for name, known, rows, classification in zip(model_names, splits, vectors, classifications, strict=True):
+    for name, images, rows, classification in zip(model_names, known, vectors, classifications, strict=True):
         metrics = retrieval_metrics(
             rows, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
         )
@@ -167,7 +168,7 @@ def evaluate(
         fitted, reason, note = None, "", ""
         if calibration and single:
             fitted, reason = calibrate(rows, labels, query=query, gallery=gallery, ids=ids, seed=seed)
-            note = overlap_note(known, table.take(metrics.query_index))
+            note = overlap_note(images, table.take(metrics.query_index))
         done = Evaluation(
             table,
             EvaluatedModel(name, rows, metrics, fitted, reason, note),
@@ -246,7 +247,7 @@ def _images(
     data: str | Path | Table,
     layout: str,
     split: str | None,
-    splits: list[dict[str, str] | None],
+    known: list[KnownImages | None],
     *,
     include_trained: bool,
     with_train: bool,
@@ -263,13 +264,13 @@ def _images(
     selected = np.ones(len(table), bool)
     own_split = table.has("split")
     if split is not None:
-        known = next((known for known in reversed(splits) if known), None)
-        if not own_split and known and any(key in known for key in keys):
-            marked = table.with_column("split", pyarrow.array(map(known.get, keys), pyarrow.string()))
+        splits = next((images.splits for images in reversed(known) if images and images.splits), {})
+        if not own_split and any(key in splits for key in keys):
+            marked = table.with_column("split", pyarrow.array(map(splits.get, keys), pyarrow.string()))
         else:
             marked = table
         selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
-    trained = np.array([[known is not None and known.get(key) in TRAINED for key in keys] for known in splits])
+    trained = np.array([[images is not None and key in images.made for key in keys] for images in known])
     trained &= selected
     evaluated = selected if include_trained else selected & ~trained.any(0)
     if selected.any() and not evaluated.any():

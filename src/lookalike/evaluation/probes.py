@@ -20,8 +20,6 @@ from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints, as_common_codes, as_rows
 
 if TYPE_CHECKING:
-    import torch
-
     from lookalike.data import Table
     from lookalike.models import Embedder
 
@@ -239,7 +237,7 @@ def fine_tune(
     import torch
     from torch import nn
 
-    from lookalike.data import CenterView, PixelCache, RandomView
+    from lookalike.data import PixelCache, RandomView
 
     rows = sample_labels(train_labels, fraction, seed)
     classes, codes = np.unique(train_labels[rows], return_inverse=True)
@@ -268,23 +266,9 @@ def fine_tune(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    predicted = _top_classes(network, layer, test, CenterView(pre))[test_labels >= 0]
-    right = classes[predicted] == test_labels[test_labels >= 0][:, None]
+    labeled = test_labels >= 0
+    features = torch.from_numpy(network.features(test.take(labeled), runtime="torch")).to(network.device)
+    predicted = layer(features).topk(min(5, len(classes)), dim=1).indices.cpu().numpy()
+    right = classes[predicted] == test_labels[labeled][:, None]
     top1, top5 = float(right[:, 0].mean()), float(right.any(1).mean())
     return FineTuneResult(schedule.backbone_lr == 0, fraction, len(rows), top1, top5)
-
-
-def _top_classes(network: Embedder, layer: Any, test: Table, view: Any) -> Ints:
-    """The five likeliest classes of every image."""
-    import torch
-
-    from lookalike.data import PixelCache
-
-    pixels = PixelCache(test, round(network.preprocess.size / network.preprocess.crop))
-    out: list[torch.Tensor] = []
-    with torch.inference_mode():
-        for start in range(0, len(test), 64):
-            images = np.stack([view(pixels.get(i)) for i in range(start, min(start + 64, len(test)))])
-            logits = layer(network.pooled(torch.from_numpy(images).to(network.device)))
-            out.append(logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu())
-    return np.asarray(torch.cat(out).numpy())

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import Table, thumbnail
-from lookalike.evaluation.arrays import Bools, Floats, Ints
+from lookalike.evaluation.arrays import Floats, Ints
 from lookalike.evaluation.bootstrap import Interval, PairedDifference, bootstrap_interval, paired_test, wilson_interval
 from lookalike.evaluation.calibration import Calibration
 from lookalike.evaluation.classification import RetrieverKnn
@@ -31,7 +30,6 @@ from lookalike.evaluation.verdicts import (
     comparison_verdict,
     evaluation_verdict,
     metric_name,
-    p_text,
     training_verdict,
 )
 from lookalike.evaluation.verification import Verification
@@ -40,6 +38,7 @@ HITS_SHOWN = 5
 RETRIEVER_QUERIES = 3
 MAP_POINTS = 1200
 MAP_IMAGES = 240
+EXTREMES, CHANGED = 12, 6  # queries shown of each kind
 CLASSES = 60  # listed one by one
 
 
@@ -137,42 +136,21 @@ def _value(change: PairedDifference) -> s.Value:
     return s.Value(value=change.difference, low=change.low, high=change.high, signed=True)
 
 
-def verdict_section(
-    before: EvaluatedModel,
-    after: EvaluatedModel | None = None,
-    *,
-    metric: str = "recall@1",
-    kept: bool = True,
-    line: str = "",
-) -> s.Section:
-    """Make the verdict on a training run, or on one model."""
-    value, count = s.Value.of(before.intervals[metric]), len(before.result.query_index)
+def verdict(
+    before: EvaluatedModel, after: EvaluatedModel | None = None, *, use_trained: bool | None = None, line: str = ""
+) -> s.Verdict:
+    """Judge one model, two of them, or a training run (``use_trained``: the trained model is its result)."""
+    value, count = before.intervals["recall@1"], len(before.result.query_index)
     if after is None:
-        block = evaluation_verdict(metric=metric, value=value, images=count, line=line)
-    else:
-        trained, change = s.Value.of(after.intervals[metric]), differences(before, after)[metric]
-        block = training_verdict(
-            metric=metric, before=value, after=trained, change=change, images=count, kept=kept, line=line
-        )
-    return s.Section(title="Verdict", order=s.VERDICT, blocks=[block])
+        return evaluation_verdict(value, count, line)
+    now, change = after.intervals["recall@1"], differences(before, after)["recall@1"]
+    if use_trained is None:
+        return comparison_verdict(before.name, after.name, value, now, change, count, line)
+    return training_verdict(value, now, change, count, use_trained=use_trained, line=line)
 
 
-def compare_recall(a: EvaluatedModel, b: EvaluatedModel, change: PairedDifference) -> str:
-    """Write the verdict on two models by recall@1."""
-    before, after = a.intervals["recall@1"], b.intervals["recall@1"]
-    return comparison_verdict(a.name, b.name, before, after, change, len(b.result.query_index))
-
-
-def comparison_section(a: EvaluatedModel, b: EvaluatedModel, *, line: str = "") -> s.Section:
-    """Make the verdict on two models."""
-    change = differences(a, b)["recall@1"]
-    figures = [s.Figure(label=f"recall@1, {m.name}", value=s.Value.of(m.intervals["recall@1"])) for m in (a, b)]
-    block = s.Verdict(
-        message=compare_recall(a, b, change),
-        figures=[*figures, s.Figure(label="difference", value=_value(change), note=p_text(change.p))],
-        line=line,
-        tone="better" if change.better else "worse" if change.worse else "same",
-    )
+def verdict_section(block: s.Verdict) -> s.Section:
+    """Make the headline of the report."""
     return s.Section(title="Verdict", order=s.VERDICT, blocks=[block])
 
 
@@ -197,31 +175,24 @@ def table_section(models: Sequence[EvaluatedModel]) -> s.Section:
     return s.Section(title="Metrics", order=s.TABLE, blocks=[grid])
 
 
-def changed_section(
-    images: ReportImages, before: EvaluatedModel, after: EvaluatedModel, *, count: int = 6, seed: int = 0
-) -> s.Section:
+def changed_section(images: ReportImages, before: EvaluatedModel, after: EvaluatedModel, *, seed: int = 0) -> s.Section:
     """Show queries whose first hit is right with one model and wrong with the other: fixed ones, then broken ones."""
     index = before.result.query_index
     was, now = before.result.per_query["recall@1"] > 0, after.result.per_query["recall@1"] > 0
     blocks: list[s.Block] = []
     for title, chosen in (("Fixed", ~was & now), ("Broken", was & ~now)):
-        rows = [images.hit_row([before, after], int(q)) for q in _draw(index, chosen, count, seed, title)]
+        rng, some = numpy_rng(seed, "report", title), index[chosen]
+        drawn = np.sort(rng.choice(some, size=min(CHANGED, len(some)), replace=False))
+        rows = [images.hit_row([before, after], int(query)) for query in drawn]
         text = f"{title}: {int(chosen.sum()):,} of {len(index):,} queries"
         blocks.append(s.Hits(title=text, rows=rows) if rows else s.Text(text=f"{text}."))
     return s.Section(title="What changed", order=s.CHANGED, blocks=blocks)
 
 
-def _draw(index: Ints, chosen: Bools, count: int, seed: int, name: str) -> Ints:
-    rows = index[chosen]
-    return np.sort(numpy_rng(seed, "report", name).choice(rows, size=min(count, len(rows)), replace=False))
-
-
-def extremes_section(
-    images: ReportImages, model: EvaluatedModel, *, count: int = 12, metric: str = "map@r"
-) -> s.Section:
-    """Show the worst queries with the class they are confused with, then the best."""
-    values, index = model.result.per_query[metric], model.result.query_index
-    count = min(count, (len(index) + 1) // 2)
+def extremes_section(images: ReportImages, model: EvaluatedModel) -> s.Section:
+    """Show the worst queries by MAP@R with the class they are confused with, then the best."""
+    values, index = model.result.per_query["map@r"], model.result.query_index
+    count = min(EXTREMES, (len(index) + 1) // 2)
     # Of equally good queries those with more relevant items say more.
     worst, best = (np.lexsort((-model.result.relevant, order)) for order in (values, -values))
     worst = _at_most_two_of_each(worst, model.result.labels, count)
@@ -229,7 +200,7 @@ def extremes_section(
 
     def note(position: int) -> str:
         other = images.confused_with(model, int(index[position]))
-        text = f"{metric_name(metric)} {values[position]:.2f}"
+        text = f"MAP@R {values[position]:.2f}"
         return f"{text}, confused with {other}" if other else text
 
     blocks: list[s.Block] = [
@@ -261,13 +232,15 @@ def calibration_section(model: EvaluatedModel) -> s.Section:
     rows: list[list[s.Cell]] = []
     for kind, verdicts in (("queries", QUERY_VERDICTS), ("hits", HIT_VERDICTS)):
         for verdict in verdicts:
-            entry = checked[kind][verdict]
-            rows.append([kind, verdict, entry["count"], _percent(entry["wrong"], entry.get("low"), entry.get("high"))])
+            count, *wrong = (checked[kind][verdict][key] for key in ("count", "wrong", "low", "high"))
+            value, low, high = (None if v is None else 100 * v for v in wrong)
+            shown = None if value is None else s.Value(value=value, low=low, high=high, digits=1, unit="%")
+            rows.append([kind, verdict, count, shown])
     note = (
         f"Fitted to {calibration.pairs:,} pairs of a query and one of its first hits, {calibration.positive:,} of "
         "them showing the same thing; checked on classes held out from the fit."
     ) + f" {model.note}" * bool(model.note)
-    ece = s.Value(value=checked["ece"], low=checked.get("ece_low"), high=checked.get("ece_high"))
+    ece = s.Value(value=checked["ece"], low=checked["ece_low"], high=checked["ece_high"])
     blocks: list[s.Block] = [
         s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=ece, note=note),
         s.Grid(
@@ -280,34 +253,23 @@ def calibration_section(model: EvaluatedModel) -> s.Section:
     return s.Section(title="Calibration", order=s.CALIBRATION, blocks=blocks)
 
 
-def _percent(value: float | None, low: float | None, high: float | None) -> s.Value | None:
-    if value is None:
-        return None
-    low, high = (None, None) if low is None or high is None else (100 * low, 100 * high)
-    return s.Value(value=100 * value, low=low, high=high, digits=1, unit="%")
-
-
-def class_changes_section(
-    before: EvaluatedModel, after: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1"
-) -> s.Section:
-    """Show the metric of each class, from one model to the other."""
+def class_changes_section(before: EvaluatedModel, after: EvaluatedModel, names: Sequence[str]) -> s.Section:
+    """Show the recall@1 of each class, from one model to the other."""
     old, new = before.result.per_class(), after.result.per_class()
     rows = []
     for code in new:
         if code >= 0 and code in old:
-            count, value = int(new[code]["count"]), new[code][metric]
-            sure = wilson_interval(value * count, count)
-            ends: dict[str, Any] = {"count": count, "low": sure.low, "high": sure.high}
-            rows.append(s.Arrow(name=names[code], before=old[code][metric], after=value, **ends))
-    arrows = s.Arrows(rows=rows, label=metric_name(metric), before=before.name, after=after.name)
+            count, value = int(new[code]["count"]), new[code]["recall@1"]
+            sure, was = wilson_interval(value * count, count), old[code]["recall@1"]
+            rows.append(s.Arrow(name=names[code], before=was, after=value, count=count, low=sure.low, high=sure.high))
+    arrows = s.Arrows(rows=rows, label="Recall@1", before=before.name, after=after.name)
     return s.Section(title="Per class", order=s.CLASSES, blocks=[arrows])
 
 
-def classes_section(model: EvaluatedModel, names: Sequence[str], *, metric: str = "recall@1") -> s.Section:
+def classes_section(model: EvaluatedModel, names: Sequence[str]) -> s.Section:
     """List the metrics of single classes, the worst first."""
-    each = model.result.per_class()
-    order = sorted((code for code in each if code >= 0), key=lambda code: (each[code][metric], names[code]))
-    keys = (metric, "map@r", "r_precision")
+    each, keys = model.result.per_class(), ("recall@1", "map@r", "r_precision")
+    order = sorted((code for code in each if code >= 0), key=lambda code: (each[code]["recall@1"], names[code]))
     rows: list[list[s.Cell]] = [
         [names[c], int(each[c]["count"]), *(each[c][key] for key in keys)] for c in order[:CLASSES]
     ]
@@ -366,18 +328,11 @@ def retriever_section(images: ReportImages, models: list[EvaluatedModel], retrie
     return s.Section(title="As a retriever", order=45, blocks=blocks)
 
 
-def map_section(
-    images: ReportImages,
-    models: Sequence[EvaluatedModel],
-    *,
-    points: int = MAP_POINTS,
-    thumbnails: int = MAP_IMAGES,
-    seed: int = 0,
-) -> s.Section:
+def map_section(images: ReportImages, models: Sequence[EvaluatedModel], *, seed: int = 0) -> s.Section:
     """Draw a map of the images for one or two models; the second map is aligned with the first."""
     rng = numpy_rng(seed, "map points")
     total = len(images.labels)
-    chosen = np.sort(rng.choice(total, size=min(points, total), replace=False))
+    chosen = np.sort(rng.choice(total, size=min(MAP_POINTS, total), replace=False))
     panels, notes = [], []
     like = None
     for model in models[:2]:
@@ -386,7 +341,7 @@ def map_section(
         like = projection.places if like is None else like
         panels.append(s.Panel(title=model.name, x=x, y=y))
         notes.append(f"{model.name}: {projection.note}")
-    shown = rng.choice(len(chosen), size=min(thumbnails, len(chosen)), replace=False)
+    shown = rng.choice(len(chosen), size=min(MAP_IMAGES, len(chosen)), replace=False)
     block = s.Scatter(
         panels=panels,
         codes=images.labels[chosen].tolist(),

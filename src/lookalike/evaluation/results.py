@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.files import atomic_file
-from lookalike.core.report_blocks import Section, number
+from lookalike.core.report_blocks import Section, Verdict, number
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.evaluation import report_sections as sections
@@ -37,15 +37,18 @@ class Overlap:
     models: list[str]  # that were trained on them
     unknown: list[str]  # models whose training images are not known
     left_out: bool
+    identical: bool = False  # the two models are one
 
-    def message(self, figure: str) -> str:
-        """Say which images were left out, with the figure on the others; empty if no image trained a model."""
-        lines = [f"It is not known which images trained {name}." for name in self.unknown]
+    def message(self, figure: str = "") -> str:
+        """Say which images were left out, with a figure on the others; empty if no image trained a model."""
+        lines = ["Both are the same model."] if self.identical else []
+        lines += [f"It is not known which images trained {name}." for name in self.unknown]
         if self.trained:
             images = self.evaluated + self.trained * self.left_out
             text = f"{self.trained:,} of these {images:,} images trained {' or '.join(self.models)}"
-            end = f"; on the other {self.evaluated:,}: {figure}." if self.left_out else ", so its figures are too high."
-            lines.append(text + end)
+            rest = f"on the other {self.evaluated:,}"
+            rest = f"{rest}: {figure}" if figure else f"measured {rest}"
+            lines.append(f"{text}; {rest}." if self.left_out else f"{text}, so its figures are too high.")
         return " ".join(lines)
 
 
@@ -101,11 +104,11 @@ class Evaluation:
     @property
     def verdict(self) -> str:
         """The result in a sentence."""
-        if self.baseline is None:
-            recall = self.model.intervals["recall@1"]
-            interval = f"{number(recall.value)} ({number(recall.low)} to {number(recall.high)})"
-            return f"Recall@1 is {interval} on {len(self.model.result.query_index):,} queries."
-        return sections.compare_recall(self.baseline.model, self.model, self.differences["recall@1"])
+        return self._judged.message
+
+    @cached_property
+    def _judged(self) -> Verdict:
+        return sections.verdict(*(one.model for one in self.evaluations), line=self.note)
 
     @property
     def note(self) -> str:
@@ -113,7 +116,7 @@ class Evaluation:
         if self.overlap is None:
             return ""
         if self.baseline is None:
-            return self.overlap.message(f"recall@1 {number(self.model.intervals['recall@1'].value)}")
+            return self.overlap.message()
         points = number(100 * self.differences["recall@1"].difference, 1, signed=True)
         return self.overlap.message(f"{points} points of recall@1")
 
@@ -208,8 +211,7 @@ class Evaluation:
     def sections(self, run: Run, *, seed: int = 0) -> dict[str, Section]:
         """Make the report sections by name; thumbnails are stored in the run."""
         models = [one.model for one in self.evaluations]
-        verdict = sections.verdict_section if self.baseline is None else sections.comparison_section
-        out = {"verdict": verdict(*models, line=self.note), "table": sections.table_section(models)}
+        out = {"verdict": sections.verdict_section(self._judged), "table": sections.table_section(models)}
         if self.labels.ndim == 2:  # several labels an image: no class to show a hit by
             return out
         images = ReportImages(self.table, run, self.labels.astype(np.int64), self.names, self.gallery, self.ids)

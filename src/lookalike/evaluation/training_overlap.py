@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lookalike.core import folders
 from lookalike.core.files import hash_bytes, read_json
@@ -30,8 +30,18 @@ def image_keys(table: Table) -> list[str]:
     return list(map(image_key, table.arrow["row_id"].to_pylist(), sizes))
 
 
-def image_splits(model: Any) -> dict[str, str] | None:
-    """Find the split (`train`, `val` or `test`) of every image that a model's run knows, by key.
+class KnownImages(NamedTuple):
+    """The images that a model's run knows, by key: their splits, and of those that made the model `train` or `val`.
+
+    A run that kept its starting model has splits, but its own images made nothing.
+    """
+
+    splits: dict[str, str]
+    made: dict[str, str]
+
+
+def known_images(model: Any) -> KnownImages | None:
+    """Find the images that a model's run knows.
 
     Empty for public weights. None if it cannot be known: a trained model without its run, or a user's own weights.
     """
@@ -42,42 +52,47 @@ def image_splits(model: Any) -> dict[str, str] | None:
             continue
         if (path / FILE).is_file():
             keys = read_json(path / FILE, "list of training images")["images"]
-            return None if keys is None else dict.fromkeys(keys, "train")
+            return None if keys is None else KnownImages({}, dict.fromkeys(keys, "train"))
         for folder in (path, path.parent):
             if Run.is_run(folder):
-                return _of_run(Run(folder))
+                return _of_run(Run(folder), path)
         if (path / "config.json").is_file():
             config = read_json(path / "config.json", "model's configuration")
             return _of_public(config.get("parent"), config.get("card", {}))
-    return None if Path(model).is_absolute() else {}
+    return None if Path(model).is_absolute() else KnownImages({}, {})
 
 
 def training_images(model: Any) -> frozenset[str] | None:
     """Find the keys of the images a model was trained on; None if they cannot be known."""
-    splits = image_splits(model)
-    return None if splits is None else frozenset(key for key, split in splits.items() if split == "train")
+    known = known_images(model)
+    return None if known is None else frozenset(key for key, split in known.made.items() if split == "train")
 
 
-def overlap_note(splits: dict[str, str] | None, table: Table) -> str:
-    """Write the warning on percentages checked on these images by a model with these :func:`image_splits`, if any."""
-    if splits is None:
+def overlap_note(known: KnownImages | None, table: Table) -> str:
+    """Write the warning on percentages checked on these images by a model with these :func:`known_images`, if any."""
+    if known is None:
         return UNKNOWN
-    return SEEN if any(splits.get(key) == "train" for key in image_keys(table)) else ""
+    return SEEN if any(known.made.get(key) == "train" for key in image_keys(table)) else ""
 
 
-def _of_public(parent: str | None, card: dict[str, Any]) -> dict[str, str] | None:
+def _of_public(parent: str | None, card: dict[str, Any]) -> KnownImages | None:
     own = "own file" in card.get("license", "")
-    return None if parent or card.get("method") or own else {}
+    return None if parent or card.get("method") or own else KnownImages({}, {})
 
 
-def _of_run(run: Run) -> dict[str, str] | None:
-    """The split of the run; images that its starting model was trained on before stay training images."""
+def _of_run(run: Run, model: Path) -> KnownImages | None:
+    """The split of the run; images that made its starting model are training images still."""
     from lookalike.data import Table
 
     path = run.path / "table.parquet"
     table = Table.load(path) if path.is_file() else None
     if table is None or not table.has("split"):
         return None
-    before = image_splits(run.config["model"]["name"])
+    before = known_images(run.config["model"]["name"])
+    if before is None:
+        return None
     own = dict(zip(image_keys(table), table.arrow["split"].to_pylist(), strict=True))
-    return None if before is None else before | own | {k: split for k, split in before.items() if split in TRAINED}
+    beside = model != run.path and model.name == "trained"  # the trained model of a run that kept its starting model
+    trained = beside or run.result.get("selected", "trained") == "trained"
+    made = {key: split for key, split in own.items() if trained and split in TRAINED} | before.made
+    return KnownImages(before.splits | own | before.made, made)

@@ -60,43 +60,48 @@ def points_text(change: PairedDifference) -> str:
     return f"{points}, 95 % interval {number(100 * change.low, 1)} to {number(100 * change.high, 1)}"
 
 
-def evaluation_verdict(*, metric: str, value: Value, images: int, line: str = "") -> Verdict:
-    """Write the verdict on one model."""
-    interval = ""
-    if value.low is not None and value.high is not None:
-        interval = f" (95 % interval {value.number(value.low)} to {value.number(value.high)})"
-    message = f"{metric[:1].upper()}{metric[1:]} is {value.number()}{interval} on {images:,} images."
-    return Verdict(message=message, figures=[Figure(label=metric, value=value)], line=line)
+def evaluation_verdict(value: Interval, count: int, line: str = "") -> Verdict:
+    """Write the verdict on one model by its recall@1 on ``count`` queries."""
+    shown = Value.of(value)
+    interval = f"95 % interval {shown.number(value.low)} to {shown.number(value.high)}"
+    message = f"Recall@1 is {shown.number()} ({interval}) on {count:,} queries."
+    return Verdict(message=message, figures=[Figure(label="recall@1", value=shown)], line=line)
 
 
 def training_verdict(
-    *, metric: str, before: Value, after: Value, change: PairedDifference, images: int, kept: bool, line: str = ""
+    before: Interval, after: Interval, change: PairedDifference, count: int, *, use_trained: bool, line: str = ""
 ) -> Verdict:
-    """Write the verdict on a training run; ``kept``: the trained model becomes its result."""
-    change_text = f"from {before.number()} to {after.number()} ({points_text(change)}) on {images:,} unseen images"
+    """Write the verdict on a training run; ``use_trained``: the trained model becomes its result."""
+    values = f"recall@1 from {number(before.value)} to {number(after.value)}"
+    figures = f"{values} ({points_text(change)}) on {count:,} unseen images"
     tone: Literal["better", "same"] = "same"
-    if not kept:
+    if not use_trained:
         message = "Training did not help; the starting model is kept."
     elif change.better:
-        message, tone = f"Training raised {metric} {change_text}.", "better"
+        message, tone = f"Training raised {figures}.", "better"
     else:
-        message = f"Training moved {metric} {change_text}, which may be due to chance."
-    low, value, high = (100 * v for v in (change.low, change.difference, change.high))
-    points = Value(value=value, low=low, high=high, digits=1, signed=True, unit="points")
-    figures = [
-        Figure(label=f"{metric}, starting model", value=before),
-        Figure(label=f"{metric}, trained", value=after),
-        Figure(label="difference", value=points, note=p_text(change.p)),
-    ]
-    return Verdict(message=message, figures=figures, line=line, tone=tone)
+        message = f"Training moved {figures}, which may be due to chance."
+    cards = _figures("starting model", "trained", before, after, change)
+    return Verdict(message=message, figures=cards, line=line, tone=tone)
 
 
-def comparison_verdict(a: str, b: str, before: Interval, after: Interval, change: PairedDifference, count: int) -> str:
-    """Write the verdict on two models by recall@1; a difference counts if its whole interval is on one side of 0."""
+def comparison_verdict(
+    a: str, b: str, before: Interval, after: Interval, change: PairedDifference, count: int, line: str = ""
+) -> Verdict:
+    """Write the verdict on two models; a difference counts if its whole interval is on one side of 0."""
     values = f"recall@1 {number(before.value)} and {number(after.value)}"
     figures = f"{values} ({points_text(change)}, {p_text(change.p)}) on {count:,} queries"
-    if change.better:
-        return f"{b} is better than {a}: {figures}."
-    if change.worse:
-        return f"{b} is worse than {a}: {figures}."
-    return f"No difference was found between {a} and {b}: {figures}."
+    tone: Literal["better", "same", "worse"] = "better" if change.better else "worse" if change.worse else "same"
+    message = f"No difference was found between {a} and {b}" if tone == "same" else f"{b} is {tone} than {a}"
+    return Verdict(
+        message=f"{message}: {figures}.", figures=_figures(a, b, before, after, change), line=line, tone=tone
+    )
+
+
+def _figures(a: str, b: str, before: Interval, after: Interval, change: PairedDifference) -> list[Figure]:
+    low, value, high = (100 * v for v in (change.low, change.difference, change.high))
+    points = Value(value=value, low=low, high=high, digits=1, signed=True, unit="points")
+    return [
+        *(Figure(label=f"recall@1, {name}", value=Value.of(of)) for name, of in ((a, before), (b, after))),
+        Figure(label="difference", value=points, note=p_text(change.p)),
+    ]

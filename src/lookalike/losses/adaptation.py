@@ -18,7 +18,7 @@ def diversity_loss(logits: Tensor, running_mean: Tensor | None = None) -> Tensor
         The scalar loss.
 
     References:
-        SHOT, eq. 3 (second term).
+        SHOT (see :func:`information_maximization_loss`), its diversity term.
 
     Example:
         >>> round(diversity_loss(torch.zeros(4, 2)).item(), 4)
@@ -48,7 +48,7 @@ def information_maximization_loss(logits: Tensor) -> Tensor:
 
     References:
         Liang et al., "Do We Really Need to Access the Source Data? Source Hypothesis Transfer for Unsupervised Domain
-        Adaptation", ICML 2020 (arXiv 2002.08546), eq. 3.
+        Adaptation", ICML 2020 (arXiv 2002.08546).
 
     Example:
         >>> information_maximization_loss(torch.randn(4, 2)).item() < 0
@@ -71,7 +71,7 @@ def class_confusion_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
         The scalar loss.
 
     References:
-        Jin et al., "Minimum Class Confusion for Versatile Domain Adaptation", ECCV 2020 (arXiv 1912.03699), eq. 1 to 6.
+        Jin et al., "Minimum Class Confusion for Versatile Domain Adaptation", ECCV 2020 (arXiv 1912.03699).
 
     Example:
         >>> class_confusion_loss(100 * torch.eye(3)).item() < 1e-4
@@ -96,7 +96,7 @@ def shot_pseudo_labels(features: Tensor, logits: Tensor) -> Tensor:
         Labels ``(n,)``.
 
     References:
-        SHOT, eq. 4 to 6.
+        SHOT (see :func:`information_maximization_loss`), self-supervised pseudo-labeling.
 
     Example:
         >>> shot_pseudo_labels(torch.eye(2), 5 * torch.eye(2)).tolist()

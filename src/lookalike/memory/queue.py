@@ -22,11 +22,9 @@ REBASE_EVERY = 10_000
 
 
 class WatchedRows(NamedTuple):
-    """Some stored embeddings for measuring drift: as corrected now, and as they were enqueued."""
+    """Some stored embeddings for measuring drift: their images, as corrected now, and as they were enqueued."""
 
-    slots: Tensor
     ids: Tensor
-    labels: Tensor
     adapted: Tensor
     enqueued: Tensor
 
@@ -110,7 +108,7 @@ class EmbeddingQueue(nn.Module):
         """Return up to `watch` filled rows, spread over the memory."""
         slots = self.watched[self.watched < self.count] if self.watch else self.labels[:0]
         enqueued = self.enqueued[: len(slots)] if self.watch else self.base[:0]
-        return WatchedRows(slots, self.ids[slots], self.labels[slots], self.read(slots).clone(), enqueued.clone())
+        return WatchedRows(self.ids[slots], self.read(slots).clone(), enqueued.clone())
 
     def moments(self) -> Moments | None:
         """Return the moments of the filled rows as corrected now; None for fewer than two."""

@@ -11,12 +11,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from lookalike.core import distributed, seeds
+from lookalike.core import seeds
 from lookalike.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from lookalike.core.run import Run
     from lookalike.data.table import Table
+    from lookalike.memory.queue import WatchedRows
     from lookalike.models.embedder import Embedder
 
 PIXELS = "pixels"
@@ -75,11 +76,6 @@ class Context:
     logs: dict[str, float] = field(default_factory=dict)
 
     @property
-    def rank(self) -> int:
-        """Rank of this process."""
-        return distributed.rank()
-
-    @property
     def dim(self) -> int:
         """Dimension of the embeddings."""
         return self.model.dim
@@ -106,17 +102,7 @@ class Context:
         return model.pooled(images) if batch.layer == PIXELS else model.pooled_from(batch.layer, images)
 
 
-@dataclass(frozen=True)
-class MemoryRows:
-    """Stored embeddings of a memory: their images, as corrected now, and as they were enqueued."""
-
-    ids: Tensor
-    adapted: Tensor
-    original: Tensor
-
-
-@dataclass(frozen=True)
-class LearningRates:
+class LearningRates(NamedTuple):
     """Learning rates of the parameter groups."""
 
     backbone: float
@@ -280,7 +266,7 @@ class Method(nn.Module, ABC):
         """Return tensors that are saved with the model, such as prototypes."""
         return {}
 
-    def memory_rows(self, count: int) -> MemoryRows | None:
+    def memory_rows(self, count: int) -> WatchedRows | None:
         """Return up to `count` stored embeddings for measuring drift; None without a memory."""
         return None
 

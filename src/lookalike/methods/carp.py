@@ -80,9 +80,8 @@ class CARP(CropMethod):
         sizes = (context.model.feature_dim, settings.hidden_dim, settings.projection_dim, self.num_prototypes)
         self.prototype_head = PrototypeHead(*sizes, context.generator("assigner"))
         self.register_buffer("seed", torch.tensor(context.seed))
-        self.monitor = CollapseMonitor(
-            RunSize(self.num_prototypes, self.block_size, context.batch, context.steps, settings.teacher)
-        )
+        run_size = RunSize(self.num_prototypes, self.block_size, context.batch, context.steps, settings.teacher)
+        self.monitor = CollapseMonitor(run_size)
         self.last_state: int = HEALTHY
         self.has_teacher_copy = settings.teacher in ("ema", "previous")
         if self.has_teacher_copy:
@@ -174,9 +173,7 @@ class CARP(CropMethod):
         consistency, balance = output.consistency.item(), output.balance.item()
         if self.settings.pair_reduction == "sum":
             consistency /= GLOBAL_VIEWS * (GLOBAL_VIEWS + self.settings.local_crops - 1)  # the monitor expects the mean
-        information, max_balance, max_fraction = (value.item() for value in diagnostics[:3])
-        statistics = consistency, balance, information, max_balance, max_fraction
-        readings = self.monitor.update(context.step, *statistics, diagnostics.assignments)
+        readings = self.monitor.update(context.step, consistency, balance, diagnostics)
         context.log("consistency", output.consistency)
         context.log("balance", output.balance)
         context.log("momentum", self.momentum if self.has_teacher_copy else 0.0)

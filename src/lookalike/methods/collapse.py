@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from lookalike.losses.carp import Diagnostics
+
 WINDOW = 50  # steps over which a decrease is measured, and before which nothing is reported
 RECENT_IMAGES = 2048  # images whose assignments are counted
 HEALTHY, STALLED, COLLAPSED, FALLING = range(4)
@@ -64,7 +66,11 @@ def effective_rank(features: Tensor) -> float:
         >>> round(effective_rank(torch.eye(3)), 4)
         3.0
     """
-    values = torch.linalg.svdvals(nn.functional.normalize(features.detach().float(), dim=1))
+    return entropy_exp(torch.linalg.svdvals(nn.functional.normalize(features.detach().float(), dim=1)))
+
+
+def entropy_exp(values: Tensor) -> float:
+    """Return exp of the entropy of values ≥ 0, as fractions of their sum."""
     fractions = values / values.sum().clamp(min=1e-12)
     return float(torch.exp(-torch.xlogy(fractions, fractions).sum()))
 
@@ -84,24 +90,18 @@ class CollapseMonitor(nn.Module):
         self.register_buffer("agreement", torch.full((WINDOW,), -1.0, dtype=torch.float64))
         self.register_buffer("assignments", torch.full((RECENT_IMAGES,), -1, dtype=torch.int64))
 
-    def update(
-        self,
-        step: int,
-        consistency: float,
-        balance: float,
-        information: float,
-        max_balance: float,
-        max_fraction: float,
-        assignments: Tensor,
-    ) -> dict[str, float]:
+    def update(self, step: int, consistency: float, balance: float, diagnostics: Diagnostics) -> dict[str, float]:
         """Record a step and return its statistics, to be logged."""
         block_size, log_size = self.size.block_size, math.log(self.size.block_size)
+        information, max_balance, max_fraction = (value.item() for value in diagnostics[:3])
         clusters = math.exp(information)
-        now = assignments.to(self.assignments)[-RECENT_IMAGES:]
+        now = diagnostics.assignments.to(self.assignments)[-RECENT_IMAGES:]
         self.assignments.copy_(torch.cat([self.assignments, now])[-RECENT_IMAGES:])
         state = self._state(step, consistency / log_size, balance / log_size, clusters)
-        place = step % WINDOW
+        place, prototypes = step % WINDOW, self.size.prototypes
         self.clusters[place], self.agreement[place] = clusters, consistency
+        known = self.assignments[self.assignments >= 0]
+        counts = torch.unique(known, return_counts=True)[1].double()
         return {
             "clusters": clusters,
             "consistency": consistency / log_size,
@@ -110,32 +110,18 @@ class CollapseMonitor(nn.Module):
             "effective_prototypes": block_size * math.exp(-balance),
             "effective_prototypes_worst": block_size * math.exp(-max_balance),
             "largest_fraction": max_fraction,
-            **self._assignment_counts(),
-            "state": state,
-        }
-
-    def _assignment_counts(self) -> dict[str, float]:
-        known = self.assignments[self.assignments >= 0]
-        counts = torch.unique(known, return_counts=True)[1].double()
-        fractions = counts / counts.sum()
-        prototypes = self.size.prototypes
-        return {
             "in_use": float(len(counts)),
             "in_use_at_random": prototypes * (1 - (1 - 1 / prototypes) ** len(known)),
-            "perplexity": float(torch.exp(-torch.xlogy(fractions, fractions).sum())),
+            "perplexity": entropy_exp(counts),
+            "state": state,
         }
-
-    @property
-    def min_clusters(self) -> float:
-        """Below this exp(I), assignments hardly depend on the image."""
-        return max(2.0, 0.05 * min(self.size.block_size, self.size.batch))
 
     def _state(self, step: int, consistency: float, balance: float, clusters: float) -> int:
         if step <= max(WINDOW, 0.05 * self.size.steps):
             return HEALTHY
         if consistency > 0.95 and balance < 0.02:
             return STALLED
-        if clusters < self.min_clusters:
+        if clusters < max(2.0, 0.05 * min(self.size.block_size, self.size.batch)):  # they hardly depend on the image
             return COLLAPSED
         before = float(self.clusters[step % WINDOW])
         return FALLING if clusters < 0.5 * before else HEALTHY

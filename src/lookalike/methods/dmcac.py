@@ -8,7 +8,7 @@ agree, and attention to the retrieved images should predict the query's class. T
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -25,8 +25,9 @@ from lookalike.core.settings import Settings
 from lookalike.data.augmentation import CenterView
 from lookalike.data.table import Table
 from lookalike.losses import dmcac as losses
+from lookalike.memory.queue import WatchedRows
 from lookalike.memory.retriever import RecallCheckedRetriever, Retriever, make_retriever
-from lookalike.methods.base import Batch, Context, MemoryRows, Method, ReportContext
+from lookalike.methods.base import Batch, Context, Method, ReportContext
 from lookalike.methods.collapse import mean_cosine
 from lookalike.methods.dmcac_report import MAX_CLASSES, MAX_QUERIES, ClassMaps, class_maps, find_row, report_sections
 
@@ -103,8 +104,13 @@ class DMCACSettings(Settings):
 
     def split(self, table: Any, labels: np.ndarray, *, verbose: bool = False) -> DatabaseSplit:
         """Split the training images into queries and database."""
-        where = {"table": table, "column": self.split_column, "allow_unanswered": self.allow_unanswered}
-        return split_database(labels, fraction=self.database_fraction, seed=self.split_seed, verbose=verbose, **where)
+        options: dict[str, Any] = {
+            "fraction": self.database_fraction,
+            "seed": self.split_seed,
+            "column": self.split_column,
+        }
+        options |= {"column": self.split_column, "allow_unanswered": self.allow_unanswered}
+        return split_database(labels, table, verbose=verbose, **options)
 
 
 class DMCAC(Method):
@@ -138,9 +144,8 @@ class DMCAC(Method):
         if self.k < settings.k and settings.full == "no" and distributed.is_main():
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
         generator = torch_rng(context.seed, "heads")
-        self.heads = losses.AttentionHeads(
-            context.classes, context.dim, generator, settings.attention_init, settings.head_scale
-        )
+        init, scale = settings.attention_init, settings.head_scale
+        self.heads = losses.AttentionHeads(context.classes, context.dim, generator, init, scale)
         self.register_buffer("database", torch.from_numpy(self.split.database))
         self.register_buffer("vectors", torch.zeros(size, context.dim))
         self.register_buffer("refreshed_at", torch.full((2,), -1))  # step and epoch of the last refresh
@@ -288,12 +293,11 @@ class DMCAC(Method):
         return output
 
     def _log_retrieval(self, same: Tensor, sizes: Tensor) -> None:
-        log: Callable[[str, Any], None] = self.context.log
         own = same.sum(1)
-        for name, value in (("mean", sizes.float().mean()), ("min", sizes.min()), ("max", sizes.max())):
-            log(f"union/{name}", value)
-        log("union/own", (own / sizes).mean())
-        log("union/missing", (own == 0).float().mean())
+        readings = {"mean": sizes.float().mean(), "min": sizes.min(), "max": sizes.max()}
+        readings |= {"own": (own / sizes).mean(), "missing": (own == 0).float().mean()}
+        for name, value in readings.items():
+            self.context.log(f"union/{name}", value)
 
     def _check_collapse(self, rows: Tensor) -> None:
         if len(rows) < 2:
@@ -325,13 +329,13 @@ class DMCAC(Method):
         z = self.context.encode(ids.cpu().numpy())
         return torch.stack(class_maps(z, labels[ids], self.current_database(), self.heads, k, shape))
 
-    def memory_rows(self, count: int) -> MemoryRows | None:
+    def memory_rows(self, count: int) -> WatchedRows | None:
         if int(self.refreshed_at[0]) < 0:
             return None
         count = min(count, len(self.vectors))
         sample = torch.arange(count, device=self.vectors.device) * len(self.vectors) // count
         vectors = self.vectors[sample].clone()
-        return MemoryRows(self.database[sample], vectors, vectors)
+        return WatchedRows(self.database[sample], vectors, vectors)
 
     @classmethod
     def report_sections(cls, context: ReportContext) -> dict[str, Any]:
@@ -347,10 +351,10 @@ class DatabaseSplit(NamedTuple):
 
 def split_database(
     labels: np.ndarray,
+    table: Table | None = None,
     *,
     fraction: float,
     seed: int,
-    table: Table | None = None,
     column: str | None = None,
     allow_unanswered: bool = False,
     verbose: bool = True,
@@ -368,14 +372,13 @@ def split_database(
     known = labels >= 0
     in_database = _random_split(labels, fraction, seed) if column is None else _column_split(table, column)
     split = DatabaseSplit(np.flatnonzero(known & ~in_database), np.flatnonzero(known & in_database))
-    if not len(split.queries):
+    if column is None and not len(split.queries):
         raise LookalikeError(
             "No class has two or more images: training with a database needs classes with a query and a database image."
-            if column is None
-            else f"The column `{column}` has no `query`."
         )
-    if not len(split.database):
-        raise LookalikeError(f"The column `{column}` has no `database`.")
+    for rows, side in zip(split, ("query", "database"), strict=True):
+        if not len(rows):
+            raise LookalikeError(f"The column `{column}` has no `{side}`.")
     single = np.setdiff1d(labels[split.database], labels[split.queries])
     verbose = verbose and distributed.is_main()
     if column is None and len(single) and verbose:

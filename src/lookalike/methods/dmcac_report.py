@@ -100,34 +100,24 @@ def report_sections(context: ReportContext) -> dict[str, s.Section]:
 
 def _curves(context: ReportContext) -> list[s.Block]:
     log = context.run.read_log()
-
-    def lines(title: str, label: str, names: dict[str, str], note: str = "") -> s.Lines | None:
-        series = []
-        for key, name in names.items():
-            points = [(row["step"], row[key]) for row in log if key in row]
-            if points:
-                series.append(s.Series(name=name, x=[p[0] for p in points], y=[p[1] for p in points]))
-        return s.Lines(title=title, x_label="step", y_label=label, series=series, note=note) if series else None
-
     names = {
         "divergence": "divergence of the views",
         "classes": "classification",
         "attention": "classification by attention",
     }
-    both = {"union/own": "fraction of the retrieved images", "attention/own": "attention"}
+    terms, gradients = ({f"{kind}/{k}": v for k, v in names.items()} for kind in ("term", "gradient"))
+    own = {"union/own": "fraction of the retrieved images", "attention/own": "attention"}
+    sizes = {"union/mean": "mean", "union/min": "min", "union/max": "max"}
+    gradient = "At the embeddings, tangential to the sphere: a term far below the others has no effect."
+    above = "Attention has learned something only where it is above the fraction."
     charts = [
-        lines("The three terms", "mean over the queries", {f"term/{k}": v for k, v in names.items()}),
-        lines(
-            "Gradient of each term",
-            "norm of the gradient",
-            {f"gradient/{k}": v for k, v in names.items()},
-            "At the embeddings, tangential to the sphere: a term far below the others has no effect.",
-        ),
-        lines("Own class", "fraction", both, "Attention has learned something only where it is above the fraction."),
-        lines("Size of the retrieved union", "images", {"union/mean": "mean", "union/min": "min", "union/max": "max"}),
-        lines("Age of the database", "steps", {"database/age": "age"}),
+        s.log_lines(log, "mean over the queries", terms, title="The three terms"),
+        s.log_lines(log, "norm of the gradient", gradients, title="Gradient of each term", note=gradient),
+        s.log_lines(log, "fraction", own, title="Own class", note=above),
+        s.log_lines(log, "images", sizes, title="Size of the retrieved union"),
+        s.log_lines(log, "steps", {"database/age": "age"}, title="Age of the database"),
     ]
-    return [block for block in charts if block is not None]
+    return [chart for chart in charts if chart.series]
 
 
 def _maps(context: ReportContext) -> list[s.Block]:
@@ -145,9 +135,9 @@ def _maps(context: ReportContext) -> list[s.Block]:
             "lift: attention − fraction": maps.attention - maps.fraction,
         }
         heat_panels = [s.HeatPanel(title=t, values=v[present][:, present].numpy().round(4)) for t, v in panels.items()]
-        names = [context.names[int(code)] for code in present]
-        axes: dict[str, Any] = {"x_label": "class of the database", "y_label": "class of the queries"}
-        out.append(s.Heat(title=f"Step {step}: queries to database, by class", names=names, panels=heat_panels, **axes))
+        names, title = [context.names[int(code)] for code in present], f"Step {step}: queries to database, by class"
+        x, y = "class of the database", "class of the queries"
+        out.append(s.Heat(title=title, names=names, panels=heat_panels, x_label=x, y_label=y))
         numbers_only = {"attention over the whole database": maps.full_attention, "mean cosine": maps.cosine}
         for title, values in (panels | numbers_only).items():
             rows.append([f"step {step}, {title}", *(s.Value(value=v, digits=4) for v in diagonal(values))])
@@ -183,22 +173,21 @@ def _queries(context: ReportContext) -> list[s.Block]:
         members = union.members[0]
         for n, crop in enumerate(crops):
             name = f"view {n + 1}"
-            query = s.Image(
-                file=context.run.store_image(thumbnail(crop)), alt=name, label=f"{images.class_name(row)}, {name}"
-            )
+            file, label = context.run.store_image(thumbnail(crop)), f"{images.class_name(row)}, {name}"
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ vectors[0, m]), float(weights[n, m])) for m in best]
             retrieved = [(int(m), float(score), None) for m, score in zip(neighbors[n][:HITS], scores[n], strict=False)]
-            lists = []
-            for title, results in (("retrieved", retrieved), ("attention", attended)):
-                targets = [(int(database[m]), score, weight) for m, score, weight in results]
-                ok = [bool(context.labels[target] == context.labels[row]) for target, _, _ in targets]
-                hits = [
-                    s.Hit(image=images.image(target), ok=right, score=score, probability=weight)
-                    for (target, score, weight), right in zip(targets, ok, strict=True)
-                ]
-                lists.append(s.HitList(name=title, hits=hits))
-            rows.append(s.HitRow(query=query, lists=lists))
+
+            def hit(place: int, score: float, weight: float | None, row: int = row) -> s.Hit:
+                target = int(database[place])
+                right = bool(context.labels[target] == context.labels[row])
+                return s.Hit(image=images.image(target), ok=right, score=score, probability=weight)
+
+            lists = [
+                s.HitList(name=title, hits=[hit(*result) for result in results])
+                for title, results in (("retrieved", retrieved), ("attention", attended))
+            ]
+            rows.append(s.HitRow(query=s.Image(file=file, alt=name, label=label), lists=lists))
     note = f"After the last step, with the database as it was then ({len(database):,} images). "
     if settings.full == "no":
         first = f"; the first {HITS} are shown" if k > HITS else ""

@@ -94,73 +94,38 @@ class MultiSimilarity(LossMethod):
         return kind(s.alpha, s.beta, s.base, s.epsilon)
 
 
-class SupCon(LossMethod):
-    """Supervised contrastive loss; good when the backbone is trained, overfits early on fixed features.
+def loss_method(name: str, loss: type[nn.Module], about: str, **learning_rates: float) -> type[LossMethod]:
+    """Create a method that is one loss.
 
-    Example:
-        >>> la.train(data="photos", method="supcon", steps=1, out="run", report=False)  # doctest: +SKIP
+    Args:
+        name: Name of the method.
+        loss: The loss; its arguments are the settings.
+        about: What it is good for.
+        learning_rates: Learning rates that suit it, as `lr` or `loss_lr`.
     """
-
-    name = "supcon"
-    loss_class = SupConLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
-
-
-class Contrastive(LossMethod):
-    """Contrastive loss on cosine similarity, with or without a miner.
-
-    Example:
-        >>> la.train(data="photos", method="contrastive", steps=1, out="run", report=False)  # doctest: +SKIP
-    """
-
-    name = "contrastive"
-    loss_class = ContrastiveLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
+    example = f'>>> la.train(data="photos", method="{name}", steps=1, out="run", report=False)  # doctest: +SKIP'
+    members = {"name": name, "loss_class": loss, "default_overrides": {"optimizer": learning_rates}}
+    members |= {"__doc__": f"{about}\n\n    Example:\n        {example}\n    ", "__module__": __name__}
+    return type(loss.__name__.removesuffix("Loss"), (LossMethod,), members)
 
 
-class Triplet(LossMethod):
-    """Triplet margin loss with triplets mined in the batch.
-
-    Example:
-        >>> la.train(data="photos", method="triplet", steps=1, out="run", report=False)  # doctest: +SKIP
-    """
-
-    name = "triplet"
-    loss_class = TripletLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}}
-
-
-class ProxyAnchor(LossMethod):
-    """Proxy-Anchor loss: the batch is compared with one learned proxy per class, which is dropped after training.
-
-    Example:
-        >>> la.train(data="photos", method="proxy_anchor", steps=1, out="run", report=False)  # doctest: +SKIP
-    """
-
-    name = "proxy_anchor"
-    loss_class = ProxyAnchorLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
-
-
-class NormSoftmax(LossMethod):
-    """Normalized softmax: classification by cosine.
-
-    Example:
-        >>> la.train(data="photos", method="norm_softmax", steps=1, out="run", report=False)  # doctest: +SKIP
-    """
-
-    name = "norm_softmax"
-    loss_class = NormSoftmaxLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 1e-3}}
-
-
-class ArcFace(LossMethod):
-    """ArcFace: classification by angle with an additive margin.
-
-    Example:
-        >>> la.train(data="photos", method="arcface", steps=1, out="run", report=False)  # doctest: +SKIP
-    """
-
-    name = "arcface"
-    loss_class = ArcFaceLoss
-    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
+SupCon = loss_method(
+    "supcon",
+    SupConLoss,
+    "Supervised contrastive loss; good when the backbone is trained, overfits early on fixed features.",
+    lr=3e-4,
+)
+Contrastive = loss_method(
+    "contrastive", ContrastiveLoss, "Contrastive loss on cosine similarity, with or without a miner.", lr=3e-4
+)
+Triplet = loss_method("triplet", TripletLoss, "Triplet margin loss with triplets mined in the batch.", lr=1e-4)
+ProxyAnchor = loss_method(
+    "proxy_anchor",
+    ProxyAnchorLoss,
+    "Proxy-Anchor loss: the batch is compared with one learned proxy per class, which is dropped after training.",
+    lr=1e-3,
+)
+NormSoftmax = loss_method("norm_softmax", NormSoftmaxLoss, "Normalized softmax: classification by cosine.", lr=1e-3)
+ArcFace = loss_method(
+    "arcface", ArcFaceLoss, "ArcFace: classification by angle with an additive margin.", lr=3e-4, loss_lr=5e-4
+)

@@ -18,8 +18,9 @@ from lookalike.core.progress import say
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
 from lookalike.memory.cross_batch import MemorySettings
+from lookalike.memory.queue import WatchedRows
 from lookalike.memory.xbn import sampling_noise
-from lookalike.methods.base import Batch, Context, MemoryRows, Method
+from lookalike.methods.base import Batch, Context, Method
 
 WATCHED = 64  # rows whose original form is kept for measuring drift
 CHECK_EVERY, FIRST_CHECK = 10, 20  # steps between two decisions, and the first: learning rates are warm by then
@@ -129,11 +130,6 @@ class XBM(Method):
         self.memory.corrects = not self.checks_correction  # until drift has been measured
         self._noise, self._said = 0.0, False
 
-    @property
-    def mean_age(self) -> float:
-        """Mean age of the rows of the full memory, in steps."""
-        return self.memory.memory_size / (2 * self.context.batch)
-
     def needs_drift(self) -> bool:
         return self.context.step % CHECK_EVERY == 0 and (self._waiting or self.checks_correction)
 
@@ -143,8 +139,9 @@ class XBM(Method):
 
     def on_drift(self, distance: float) -> None:
         """Start the memory once rows would age little; with a frozen backbone, correct rows only if they age."""
-        moved, step = distance * self.mean_age, self.context.step
-        age = f"a step moves embeddings by {distance:.2g}, {moved:.2g} over the mean age of {self.mean_age:.0f} steps"
+        mean_age, step = self.memory.memory_size / (2 * self.context.batch), self.context.step
+        moved = distance * mean_age
+        age = f"a step moves embeddings by {distance:.2g}, {moved:.2g} over the mean age of {mean_age:.0f} steps"
         if self._waiting and moved < MAX_PATH:
             self.start_step.fill_(step + 1)
             self._say(f"The memory is used from step {step + 1:,} on: {age}.")
@@ -191,11 +188,9 @@ class XBM(Method):
                 self.context.log("memory/r", report["r"])
                 self.context.log("memory/q", report["q"])
 
-    def memory_rows(self, count: int) -> MemoryRows | None:
-        watched = self.memory.watched_rows()
-        if not len(watched.ids):
-            return None
-        return MemoryRows(watched.ids[:count], watched.adapted[:count], watched.enqueued[:count])
+    def memory_rows(self, count: int) -> WatchedRows | None:
+        watched = WatchedRows(*(part[:count] for part in self.memory.watched_rows()))
+        return watched if len(watched.ids) else None
 
 
 class XBN(XBM):

@@ -17,12 +17,14 @@ from lookalike.core.progress import Progress, say
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference.inputs import Failure, is_table
+from lookalike.models.inference.pipeline import CropEncoder
+from lookalike.models.inference.torch_runtime import MIN_IMAGES
 
 if TYPE_CHECKING:
     from lookalike.data import Table
 
 BLOCK = 4096  # rows in memory at a time
-SAMPLE = 64  # images on which a lower precision is compared with f32
+SAMPLE = 64  # images on which a lower precision is compared with f32, and the time is estimated
 
 
 @dataclass(frozen=True)
@@ -115,10 +117,13 @@ def embed(
     require_space(out, estimated, f"Embedding {len(table):,} images")
     say(f"{len(table):,} images to vectors of {model.dim} dimensions: about {format_bytes(estimated)}.")
     start = time.monotonic()
-    if dry_run:
-        return EmbedResult(out, len(table), model.dim, estimated, model.name, model.fingerprint(), 0.0, dry_run=True)
     failures: list[Failure] = []
     options = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
+    if dry_run:
+        seconds = _estimate_seconds(model, table, options)
+        return EmbedResult(
+            out, len(table), model.dim, estimated, model.name, model.fingerprint(), seconds, dry_run=True
+        )
     blocks = _blocks(model, table, failures, on_error, options, progress)
     about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
@@ -147,6 +152,17 @@ def embed(
     )
 
 
+def _estimate_seconds(model: Embedder, table: Any, options: dict[str, Any]) -> float:
+    """How long embedding a table would take, from a few batches of it, by the runtime that would be used."""
+    if options["runtime"] == "auto" and len(table) >= MIN_IMAGES:
+        CropEncoder(model, fast=True)
+    sample = table.take(np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(int))
+    for part in (sample.take(np.arange(min(len(sample), 8))), sample):  # the first ones warm up
+        start = time.monotonic()
+        model.encode(part, on_error="skip", **options)
+    return (time.monotonic() - start) * len(table) / len(sample)
+
+
 def _precision_loss(model: Embedder, table: Any, options: dict[str, Any]) -> dict[str, Any]:
     """Measure, and report, how far a lower precision moves the vectors of some images."""
     low, exact = (model.encode(table, on_error="skip", **options | over)[0] for over in ({}, {"precision": "f32"}))
@@ -172,6 +188,8 @@ def _blocks(
             rows, skipped = output if on_error == "skip" else (output, [])
             failures += [Failure(start + failure.index, failure.name, failure.reason) for failure in skipped]
             bar.advance(len(skipped))
+            if not np.isfinite(rows).all():
+                raise LookalikeError(f"The model {model.name} computes vectors with NaN or infinity: it is damaged.")
             yield np.delete(indices, [failure.index for failure in skipped]), rows
 
 

@@ -17,7 +17,7 @@ from lookalike.core.progress import say
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import onnx_runtime
-from lookalike.models.inference.runtime_base import parity_error
+from lookalike.models.inference.model_graph import parity_error
 
 TOLERANCE = 1e-4
 

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core import folders, seeds
+from lookalike.core import artifacts, seeds
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import (
-    FORMAT_VERSIONS,
-    atomic_folder,
-    checksum,
-    hash_bytes,
-    read_json,
-    require_space,
-    reserve_space,
-    stamp,
-    to_json,
-    write_json,
-)
+from lookalike.core.files import require_space, reserve_space
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER
 from lookalike.models.inference.runtime_base import GRAPH_VERSION
@@ -80,40 +69,19 @@ def features_for(
         "decoder": DECODER,
         "graph": GRAPH_VERSION,
     }
-    path = folders.cache("features") / hash_bytes(str(FORMAT_VERSIONS["cache"]), *_key_parts(key))
-    features = _open(path, key)
-    if features is None:
-        _compute(path, key, model, table, views, progress)
-        folders.trim_cache()
-        features = _open(path, key)
-        assert features is not None
-    folders.touch(path)
+    path = artifacts.artifact("features", key, group=table.fingerprint())
+    fill = partial(_compute, key=key, model=model, table=table, views=views, progress=progress)
+    artifacts.folder(path, fill, about={**key, "name": table.name})
+    features: np.ndarray = np.load(path / "features.npy", mmap_mode="r")
     return features
 
 
-def _key_parts(key: dict[str, Any]) -> list[str]:
-    return [f"{name}={json.dumps(value, sort_keys=True, default=to_json)}" for name, value in sorted(key.items())]
-
-
-def _open(path: Path, key: dict[str, Any]) -> np.ndarray | None:
-    """The cache entry if it is complete and has this key; anything else counts as missing."""
-    if not (path / "info.json").is_file():
-        return None
-    try:
-        info = read_json(path / "info.json")
-        if _key_parts(info["key"]) != _key_parts(key) or info["format"] != FORMAT_VERSIONS["cache"]:
-            return None
-        if info["checksum"] != checksum(path / "features.npy"):
-            return None
-        return np.load(path / "features.npy", mmap_mode="r")
-    except (LookalikeError, KeyError, TypeError, ValueError, OSError):
-        return None
-
-
-def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, views: list[Any], progress: bool) -> None:
+def _compute(
+    folder: Path, key: dict[str, Any], model: Embedder, table: Table, views: list[Any], progress: bool
+) -> None:
     count, total = len(table), len(table) * len(views)
     out: np.memmap | None = None
-    with atomic_folder(path, private=True) as part, Progress("Features", total, shown=progress) as bar:
+    with Progress("Features", total, shown=progress) as bar:
         for number, view in enumerate(views):
             for start in range(0, count, BLOCK):
                 rows = table.take(np.arange(start, min(start + BLOCK, count)))
@@ -127,11 +95,9 @@ def _compute(path: Path, key: dict[str, Any], model: Embedder, table: Table, vie
                 )
                 if out is None:
                     shape = (len(views), count, *block.shape[1:])
-                    require_space(path, int(np.prod(shape)) * block.itemsize, "The feature cache")
-                    out = np.lib.format.open_memmap(part / "features.npy", "w+", block.dtype, shape)
-                    reserve_space(part / "features.npy", (part / "features.npy").stat().st_size)
+                    require_space(folder, int(np.prod(shape)) * block.itemsize, "The feature cache")
+                    out = np.lib.format.open_memmap(folder / "features.npy", "w+", block.dtype, shape)
+                    reserve_space(folder / "features.npy", (folder / "features.npy").stat().st_size)
                 out[number, start : start + len(block)] = block
         assert out is not None
         out.flush()
-        about = {"key": key, "name": table.name, "checksum": checksum(part / "features.npy")}
-        write_json(part / "info.json", stamp("cache", about))

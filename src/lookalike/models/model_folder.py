@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
     config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
-    tensors = _read(path / WEIGHTS, config.get("checksum"))
+    tensors, whole = _read(path / WEIGHTS, config.get("checksum"))
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
         model = kind(
@@ -102,6 +103,9 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
             card=config["card"],
             parent=config["parent"],
         )
+        for name, kind_of_layer in (("head", "head"), ("classes", "classifier")):
+            if config[name] and config[name] != len(tensors[f"{kind_of_layer}.weight"]):  # before its memory is taken
+                raise ValueError(f"{config[name]} outputs of the {kind_of_layer}")
         if config["head"]:
             model.head = nn.Linear(model.feature_dim, config["head"])
         if config.get("head_blocks"):
@@ -109,28 +113,40 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
         model.norm = make_norm(config.get("norm", "none"), model.dim)
         if config["classes"]:
             model.classifier = nn.Linear(model.dim, config["classes"])
+        whole()
         model.prototypes = Prototypes.from_state_dict(tensors)
         model.load_state_dict(tensors, strict=True)
-    except (KeyError, TypeError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise LookalikeError(
             f"The model `{path}` is damaged: its configuration and weights do not match ({first})."
         ) from error
     return model
 
 
-def _read(path: Path, expected: str | None) -> dict[str, torch.Tensor]:
+def _read(path: Path, expected: str | None) -> tuple[dict[str, torch.Tensor], Callable[[], None]]:
+    """The tensors, and a function that raises unless they are those that were saved.
+
+    The file is compared in a thread while the network is made, which hides nearly all of its time.
+    """
     if not path.is_file():
         raise LookalikeError(f"The model `{path.parent}` is damaged: `{path.name}` is missing.")
+    damaged = LookalikeError(
+        f"The model `{path.parent}` is damaged: `{path.name}` is incomplete or was changed. "
+        "Put a whole copy in its place, or train the model again."
+    )
+    pool = ThreadPoolExecutor(1)
+    actual = pool.submit(checksum, path)
+    pool.shutdown(wait=False)
+
+    def whole() -> None:
+        if actual.result() != expected:
+            raise damaged
+
     try:
-        if checksum(path) != expected:
-            raise SafetensorError("another checksum")
-        return load_file(path)
+        return load_file(path), whole
     except SafetensorError as error:
-        raise LookalikeError(
-            f"The model `{path.parent}` is damaged: `{path.name}` is incomplete or was changed. "
-            "Put a whole copy in its place, or train the model again."
-        ) from error
+        raise damaged from error
 
 
 # --- the model card ---

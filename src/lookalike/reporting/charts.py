@@ -240,44 +240,33 @@ def _point_text(series: Series, i: int) -> Html:
 
 def reliability(block: Reliability, context: RenderContext) -> Html:
     """Render a reliability diagram: predicted probability across, observed fraction up."""
-    scale = Scale(0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0), 2)
+    scale = Scale(0.0, 100.0, (0.0, 25.0, 50.0, 75.0, 100.0), 0)
     bins = [b for b in block.bins if b.count]
     most = max((b.count for b in bins), default=1)
     key = context.key("chart")
-    parts: list[Html] = []
-    for tick in scale.ticks:
-        place, back, word = pct(scale.at(tick)), pct(100 - scale.at(tick)), f"{100 * tick:.0f} %"
-        parts.append(h("line", x1="0", x2="100%", y1=back, y2=back, class_="grid"))
-        parts.append(h("text", word, x="0", dx=-8, y=back, dy=4, text_anchor="end"))
-        parts.append(h("text", word, x=place, y="100%", dy=20, text_anchor="middle"))
-    parts = [h("g", *parts, aria_hidden="true"),
-             h("line", x1="0", y1="100%", x2="100%", y2="0", class_="curve g0")]  # fmt: skip
+    parts = [_axes(scale, scale), h("line", x1="0", y1="100%", x2="100%", y2="0", class_="curve g0")]
     for b in bins:
-        x, y = pct(scale.at(b.p)), pct(100 - scale.at(b.observed))
-        whisker = {"y1": pct(100 - scale.at(b.low)), "y2": pct(100 - scale.at(b.high))}
+        x, y, low, high = pct(100 * b.p), *(pct(100 - 100 * v) for v in (b.observed, b.low, b.high))
         text = f"predicted {100 * b.p:.0f} %, observed {100 * b.observed:.0f} % of {b.count:,}"
         radius = round(3 + 5 * (b.count / most) ** 0.5, 1)
         dot = h("circle", h("title", text), cx=x, cy=y, r=radius, class_="dot s0")
-        parts += [h("line", x1=x, x2=x, **whisker, class_="whisker"), dot]
+        parts += [h("line", x1=x, x2=x, y1=low, y2=high, class_="whisker"), dot]
     ece = block.ece if isinstance(block.ece, Value) else Value(value=block.ece)
     text = f"Expected calibration error {ece}, over {sum(b.count for b in bins):,} pairs in {len(bins)} groups."
     title = block.title or "Reliability of the percentages"
     drawing = h("svg", *chart_label(key, title, text), *parts, class_="plot", **svg_label(key))
-    rows = [
-        h("tr", *(h("td", text, class_="num") for text in (
-            f"{100 * b.p:.0f} %", f"{100 * b.observed:.0f} %", f"{100 * b.low:.0f}{DASH}{100 * b.high:.0f} %",
-            f"{b.count:,}")))
-        for b in block.bins
-    ]  # fmt: skip
+    rows = []
+    for b in block.bins:
+        p, observed, low, high = (f"{100 * v:.0f}" for v in (b.p, b.observed, b.low, b.high))
+        cells = (f"{p} %", f"{observed} %", f"{low}{DASH}{high} %", f"{b.count:,}")
+        rows.append(h("tr", *(h("td", text, class_="num") for text in cells)))
     columns = ("predicted", "observed", "95 % interval", "pairs")
     head = h("tr", *(h("th", title, scope="col", class_="num") for title in columns))
     table = h("table", h("thead", head), h("tbody", *rows))
-    box = h("div", h("p", "observed", class_="axis-name"), drawing, h("p", "predicted", class_="axis-name x"),
-            class_="plot-box square")  # fmt: skip
+    axes = (h("p", "observed, %", class_="axis-name"), h("p", "predicted, %", class_="axis-name x"))
+    box = h("div", axes[0], drawing, axes[1], class_="plot-box square")
     interval = h("span", f"95 % interval {span(ece)}", class_="label") if span(ece) else None
-    error = h(
-        "p", h("span", "Expected calibration error", class_="label"), h("span", ece.number(), class_="big"), interval
-    )
-    meaning = h("p", READING, class_="muted")
-    aside = h("div", h("div", error, class_="figure"), meaning, class_="aside")
+    label, big = h("span", "Expected calibration error", class_="label"), h("span", ece.number(), class_="big")
+    error = h("div", h("p", label, big, interval), class_="figure")
+    aside = h("div", error, h("p", READING, class_="muted"), class_="aside")
     return join([h("div", box, aside, class_="beside"), folded("Numbers", scrolling(f"Numbers of {title}", table))])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lookalike.core.report_blocks import (
@@ -19,6 +18,7 @@ from lookalike.core.report_blocks import (
     Verdict,
 )
 from lookalike.core.run import Run
+from lookalike.core.settings import flatten
 
 _MINOR = ("lr", "norm", "second", "time", "memory", "scale")  # shown folded
 
@@ -85,37 +85,30 @@ def curves_section(run: Run) -> Section | None:
     return Section(title="Curves", order=CURVES, blocks=blocks) if blocks else None
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Cell]]:
-    """Flatten nested settings: `{"a": {"b": 1}}` gives `a.b`, 1."""
-    for name, value in tree.items():
-        path = f"{prefix}{name}"
-        if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{path}.")
-        elif isinstance(value, bool) or value is None or _number(value):
-            # A learning rate of 0.0003 is a setting, not a metric to be rounded.
-            yield path, value if value is None or isinstance(value, (bool, int)) else f"{value:g}"
-        else:
-            yield path, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+def _setting(value: Any) -> Cell:
+    """A setting as a cell; a learning rate of 0.0003 is no metric to be rounded."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if _number(value) else str(value)
+
+
+def _facts(title: str, *trees: Any) -> Facts:
+    rows = [(name, _setting(value)) for tree in trees for name, value in flatten(tree).items()]
+    return Facts(title=title, rows=rows)
 
 
 def settings_section(run: Run) -> Section:
     """List the command, the versions and the settings of a run."""
     known = {**run.info, **run.result}
     blocks: list[Block] = []
-    if known.get("command"):
-        command = known["command"]
-        blocks.append(
-            Code(title="Command that repeats the run", text=command if isinstance(command, str) else " ".join(command))
-        )
-    about: list[tuple[str, Cell]] = [
-        ("method", str(run.info.get("method", ""))),
-        ("created", str(run.info.get("created", ""))),
-    ]
-    for name in ("versions", "machine"):
-        if isinstance(known.get(name), Mapping):
-            about += flatten(known[name])
-    blocks.append(Facts(title="Run", rows=about))
-    rows = list(flatten(run.config))
-    if rows:
-        blocks.append(Facts(title="Settings", rows=rows))
+    if command := known.get("command"):
+        text = command if isinstance(command, str) else " ".join(command)
+        blocks.append(Code(title="Command that repeats the run", text=text))
+    about = {name: str(run.info.get(name, "")) for name in ("method", "created")}
+    machine = (tree for name in ("versions", "machine") if isinstance(tree := known.get(name), dict))
+    blocks.append(_facts("Run", about, *machine))
+    if run.config:
+        blocks.append(_facts("Settings", run.config))
     return Section(title="Settings", order=SETTINGS, blocks=blocks)

@@ -188,11 +188,8 @@ def page(sections: Sequence[Section], context: RenderContext, *, title: str, lin
     """
     verdict, rest = _split(sections)
     drawn = [(f"s{i}", one, [render_block(b, context) for b in one.blocks]) for i, one in enumerate(rest, 1)]
-    contents = h(
-        "nav",
-        h("ol", *(h("li", h("a", section.title, href=f"#{key}")) for key, section, _ in drawn)),
-        aria_label="Contents",
-    )
+    links = (h("li", h("a", section.title, href=f"#{key}")) for key, section, _ in drawn)
+    contents = h("nav", h("ol", *links), aria_label="Contents")
     parts = [
         h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labelledby=f"{key}-h")
         for key, section, blocks in drawn
@@ -201,33 +198,29 @@ def page(sections: Sequence[Section], context: RenderContext, *, title: str, lin
     foot = f"Made by lookalike {__version__}. This file contains everything it shows and loads nothing."
     if missing:
         foot += f" {missing:,} images are missing from the run's folder."
-    body = join(
-        [
-            h("a", "Skip to the report", href="#main", class_="skip"),
-            h(
-                "header",
-                h("p", h("strong", "lookalike"), " ", h("span", "report of ", name(title, 80)), class_="brand"),
-            ),
-            h("div", contents, h("main", _headline(verdict, line), *parts, id="main"), class_="layout"),
-            h("footer", h("p", foot)),
-            context.images.store(),
-            Html(f'<script type="module">{script()}</script>'),
-        ],
-        "\n",
-    )
-    head = join(
-        [
-            h("meta", charset="utf-8"),
-            h("meta", http_equiv="Content-Security-Policy", content=policy()),
-            h("meta", name_="viewport", content="width=device-width, initial-scale=1"),
-            h("meta", name_="color-scheme", content="light dark"),
-            h("meta", name_="generator", content=f"lookalike {__version__}"),
-            h("title", f"{clean(title)} – lookalike report"),
-            Html(f"<style>{style()}</style>"),
-        ],
-        "\n",
-    )
-    return f'<!doctype html>\n<html lang="en">\n<head>\n{head}\n</head>\n<body>\n{body}\n</body>\n</html>\n'
+    brand = h("p", h("strong", "lookalike"), " ", h("span", "report of ", name(title, 80)), class_="brand")
+    body = [
+        h("a", "Skip to the report", href="#main", class_="skip"),
+        h("header", brand),
+        h("div", contents, h("main", _headline(verdict, line), *parts, id="main"), class_="layout"),
+        h("footer", h("p", foot)),
+        context.images.store(),
+        Html(f'<script type="module">{script()}</script>'),
+    ]
+    meta = {
+        "viewport": "width=device-width, initial-scale=1",
+        "color-scheme": "light dark",
+        "generator": f"lookalike {__version__}",
+    }
+    head = [
+        h("meta", charset="utf-8"),
+        h("meta", http_equiv="Content-Security-Policy", content=policy()),
+        *(h("meta", name_=key, content=text) for key, text in meta.items()),
+        h("title", f"{clean(title)} – lookalike report"),
+        Html(f"<style>{style()}</style>"),
+    ]
+    top, main = join(head, "\n"), join(body, "\n")
+    return f'<!doctype html>\n<html lang="en">\n<head>\n{top}\n</head>\n<body>\n{main}\n</body>\n</html>\n'
 
 
 def _split(sections: Sequence[Section]) -> tuple[Verdict, list[Section]]:

@@ -147,9 +147,8 @@ def _legend(block: Scatter, counts: Counter[int], color: np.ndarray) -> Html:
 
 
 def _entry(color: int, text: str, count: int, code: int | None) -> Html:
-    swatch = h(
-        "svg", h("rect", width=12, height=12, rx=3, fill=PALETTE[color]), width=12, height=12, aria_hidden="true"
-    )
+    square = h("rect", width=12, height=12, rx=3, fill=PALETTE[color])
+    swatch = h("svg", square, width=12, height=12, aria_hidden="true")
     return h("li", swatch, name(text, 40), h("span", f"{count:,}", class_="muted"), data_code=code)
 
 
@@ -181,12 +180,8 @@ def _heat_panel(panel: HeatPanel) -> Html:
     side = _factor(len(values)) * len(values)
     alt = f"{panel.title}, {ends}; mean of the diagonal {plain(float(np.diag(values).mean()))}"
     image = h("img", src=address, width=side, height=side, alt=alt)
-    return h(
-        "figure",
-        h("figcaption", name(panel.title, 80)),
-        h("div", image, class_="field"),
-        h("p", ends, class_="muted"),
-    )
+    caption = h("figcaption", name(panel.title, 80))
+    return h("figure", caption, h("div", image, class_="field"), h("p", ends, class_="muted"))
 
 
 def _factor(count: int) -> int:
@@ -210,13 +205,9 @@ def heat_png(values: np.ndarray) -> bytes:
 def _diagonal(block: Heat) -> Html:
     """Every name with the numbers on the diagonal."""
     heads = [column("name"), *(column(panel.title, class_="num") for panel in block.panels)]
-    rows = [
-        h(
-            "tr",
-            h("th", name(text, 60), scope="row"),
-            *(h("td", plain(p.values[n][n]), class_="num") for p in block.panels),
-        )
-        for n, text in enumerate(block.names)
-    ]
+    rows = []
+    for n, text in enumerate(block.names):
+        cells = (h("td", plain(panel.values[n][n]), class_="num") for panel in block.panels)
+        rows.append(h("tr", h("th", name(text, 60), scope="row"), *cells))
     table = h("table", h("thead", h("tr", *heads)), h("tbody", *rows), class_="grid")
     return folded("The diagonal in numbers", scrolling("Diagonal", table))

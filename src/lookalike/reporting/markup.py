@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from lookalike.core.report_blocks import Cell, Value, number
+from lookalike.evaluation.verdicts import p_text
 
 VOID = frozenset({"img", "meta", "wbr"})
 SVG_VOID = frozenset({"path", "line", "circle", "rect", "use", "image"})
@@ -151,18 +152,6 @@ def digits_shown(widths: Sequence[float]) -> int:
     return min(5, max(0, math.ceil(-math.log10(narrowest)) + 1)) if narrowest else 3
 
 
-def p_value(p: float) -> str:
-    """Write a p-value."""
-    return "< 0.001" if p < 0.001 else number(p, 3)
-
-
-def percent(p: float) -> str:
-    """Write a probability as `94 %`, but never as a certainty."""
-    if p > 0.99:
-        return "over 99 %"
-    return "under 1 %" if p < 0.01 else f"{100 * p:.0f} %"
-
-
 def span(value: Value) -> str:
     """Write an interval: `0.598–0.626`, or with "to" where a minus sign would meet the dash."""
     if value.low is None or value.high is None:
@@ -182,7 +171,7 @@ def cell(value: Cell, column: str = "") -> Html:
         interval = span(value)
         return esc([shown, " ", h("span", interval, class_="span")]) if interval else shown
     if isinstance(value, (int, float)):
-        return esc(p_value(value) if column.strip().lower() == "p" else plain(value))
+        return esc(p_text(value).lstrip("p= ") if column.strip().lower() == "p" else plain(value))
     return h("span", value, class_="nowrap") if 0 < len(value) <= 12 else name(value, 400)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from lookalike.core.report_blocks import Code, Facts, Grid, Hit, HitRow, Hits, Image, Text, Value, Verdict, number
+from lookalike.evaluation.verdicts import percent_text
 from lookalike.reporting.charts import Scale, lines, reliability
+from lookalike.reporting.maps import heat, scatter
 from lookalike.reporting.markup import (
     Html,
     cell,
@@ -18,7 +20,6 @@ from lookalike.reporting.markup import (
     is_number,
     join,
     name,
-    percent,
     scrolling,
     span,
 )
@@ -109,18 +110,11 @@ def grid(block: Grid, context: RenderContext) -> Html:
                 out.append(h("td", marks, class_="drawing"))
         return h("tr", *out)
 
-    table = h(
-        "table",
-        h("thead", heads()),
-        h("tbody", *(cells(row) for row in shown)),
-        class_=f"grid{' cards' if cards else ''}",
-    )
-    cut = None
-    if len(shown) < len(block.rows):
-        cut = h(
-            "p", f"The first {GRID_ROWS:,} of {len(block.rows):,} rows; all are in the run's folder.", class_="muted"
-        )
-    return join([scrolling(block.title or "Table", table), cut])
+    body = h("tbody", *(cells(row) for row in shown))
+    table = h("table", h("thead", heads()), body, class_=f"grid{' cards' if cards else ''}")
+    cut = f"The first {GRID_ROWS:,} of {len(block.rows):,} rows; all are in the run's folder."
+    rest = h("p", cut, class_="muted") if len(shown) < len(block.rows) else None
+    return join([scrolling(block.title or "Table", table), rest])
 
 
 TICK = h("svg", h("circle", cx=9, cy=9, r=9), h("path", d="M5 9.4 L8 12.2 L13.2 6.4"), class_="badge ok",
@@ -155,15 +149,8 @@ def _hit_row(row: HitRow, context: RenderContext, labeled: bool) -> Html:
     )
     lists = []
     for hit_list in row.lists:
-        cells = h("ol", *(_hit(hit, context) for hit in hit_list.hits))
-        lists.append(
-            h(
-                "div",
-                h("p", name(hit_list.name, 40), class_="label") if hit_list.name and labeled else None,
-                cells,
-                class_="found",
-            )
-        )
+        label = h("p", name(hit_list.name, 40), class_="label") if hit_list.name and labeled else None
+        lists.append(h("div", label, h("ol", *(_hit(hit, context) for hit in hit_list.hits)), class_="found"))
     return h("li", query, h("div", *lists, class_="lists"))
 
 
@@ -173,39 +160,17 @@ def _cell(context: RenderContext, image: Image, alt: str, badge: Html | None = N
 
 def _hit(hit: Hit, context: RenderContext) -> Html:
     word = {True: "right", False: "wrong", None: ""}[hit.ok]
-    sure = hit.probability is not None
     similarity = h("span", "similarity ", class_="wide")
-    text = percent(hit.probability) if hit.probability is not None else join([similarity, number(hit.score, 2)])
+    p = hit.probability
+    text = join([similarity, number(hit.score, 2)]) if p is None else percent_text(p, p, p)
     label = hit.image.label or hit.image.alt
     alt = ", ".join(part for part in (hit.image.alt, word) if part)
     badge = {True: TICK, False: CROSS, None: None}[hit.ok]
     inline = None if context.images.shown else badge
-    return h(
-        "li",
-        _cell(context, hit.image, alt, badge),
-        h(
-            "p",
-            inline,
-            h("span", text, class_="score" if sure else "score muted"),
-            " ",
-            name(label, 80),
-            class_="caption",
-        ),
-        class_=word or None,
-        title=f"{label}\nsimilarity {number(hit.score, 3)}",
-    )
-
-
-def _scatter(block: Any, context: RenderContext) -> Html:
-    from lookalike.reporting.maps import scatter  # NumPy only where there is a map
-
-    return scatter(block, context)
-
-
-def _heat(block: Any, context: RenderContext) -> Html:
-    from lookalike.reporting.maps import heat
-
-    return heat(block, context)
+    score = h("span", text, class_="score" if p is not None else "score muted")
+    caption = h("p", inline, score, " ", name(label, 80), class_="caption")
+    title = f"{label}\nsimilarity {number(hit.score, 3)}"
+    return h("li", _cell(context, hit.image, alt, badge), caption, class_=word or None, title=title)
 
 
 RENDERERS: dict[str, Callable[[Any, RenderContext], Html]] = {
@@ -219,8 +184,8 @@ RENDERERS: dict[str, Callable[[Any, RenderContext], Html]] = {
     "hits": hits,
     "arrows": arrows,
     "reliability": reliability,
-    "scatter": _scatter,
-    "heat": _heat,
+    "scatter": scatter,
+    "heat": heat,
     "bars": bars,
 }
 

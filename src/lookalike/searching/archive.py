@@ -8,6 +8,7 @@ to a local store first. The graph is not saved but built again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import io
 import json
@@ -18,7 +19,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -28,15 +29,24 @@ import numpy as np
 from lookalike.core import folders
 from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import atomic_file, atomic_folder, check_format, leftover_parts, require_space, stamp
+from lookalike.core.files import (
+    atomic_file,
+    atomic_folder,
+    check_format,
+    leftover_parts,
+    require_space,
+    stamp,
+    temporary_folder,
+)
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.searching import manifest as manifests
-from lookalike.searching.index_folder import TABLE, generation_folder, open_store, remove_generations
+from lookalike.searching.index_folder import TABLE, file_checksums, generation_folder, open_store, remove_generations
 from lookalike.searching.locate import find_index, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.store import Store, create_store, store_name
-from lookalike.store.local import TABLES, LocalStore
+from lookalike.store.local import LocalStore
+from lookalike.store.local_rows import TABLES
 
 MARK = "backup.json"
 BLOCK = 1 << 20
@@ -44,6 +54,16 @@ BLOCK = 1 << 20
 PART = r"(?!\.\.?(?:/|$))[^/\\\0]+"
 MEMBERS = re.compile(rf"{re.escape(FILE)}|generations/\d+/({re.escape(TABLE)}|vectors-\d+\.f32|model(/{PART})+)")
 MAX_MARK = 100_000_000  # bytes of the list of members
+READ_TABLES = """
+import contextlib, os, sys
+import pyarrow.parquet as pq
+with contextlib.suppress(ImportError):  # a few bytes may stand for many
+    import resource
+    limit = (1 << 30) + 30 * sum(map(os.path.getsize, sys.argv[1:]))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+for path in sys.argv[1:]:
+    pq.read_table(path, memory_map=True, use_threads=False).validate(full=True)
+"""
 
 
 @dataclass
@@ -101,12 +121,12 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
     require_space(goal, needed, "The backup")
     sums: dict[str, str] = {}
     with (
-        tempfile.TemporaryDirectory(dir=goal.parent, prefix=".lookalike-backup-") as work,
         atomic_file(goal, private=True) as part,
+        temporary_folder(goal.with_name("lookalike-backup")) as work,
         tarfile.open(part, "w") as tar,
         contextlib.ExitStack() as stack,
     ):
-        members = _snapshot(path, manifest, Path(work), stack)
+        members = _snapshot(path, manifest, work, stack)
         with Progress("Writing", sum(size for _, _, size in members), shown=progress) as bar:
             for name, file, size in members:
                 sums[name] = _put(tar, name, file, size, bar)
@@ -153,8 +173,8 @@ def _snapshot(
             if file.is_file():
                 name = f"generations/{generation.number}/{file.relative_to(folder).as_posix()}"
                 members.append((name, stack.enter_context(file.open("rb")), file.stat().st_size))
-    kept = {generation.number for generation in manifest.generations}
-    for number in {int(name.split("/")[1]) for name in sizes} - kept:
+    saved = {generation.number for generation in manifest.generations}
+    for number in {int(name.split("/")[1]) for name in sizes} - saved:
         LocalStore.drop(str(generation_folder(work, number)))
     return [(FILE, stack.enter_context(copy.open("rb")), copy.stat().st_size), *members]
 
@@ -179,7 +199,12 @@ def _put(tar: tarfile.TarFile, name: str, file: IO[bytes], size: int, bar: Progr
                 bar.advance(len(data))
             return data
 
-    tar.addfile(member, Hashed())
+    try:
+        tar.addfile(member, Hashed())
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise LookalikeError(f"`{name}` is too short: `lookalike verify` lists what is damaged.") from error
     return digest.hexdigest()
 
 
@@ -199,7 +224,7 @@ def restore(
         file: The file that ``backup`` wrote.
         index: Name or folder of the restored index (default: the old name).
         folder: Where its images are now (default: where they were).
-        store: Vector store to restore to: local, or milvus://HOST:19530 (default: local).
+        store: Vector store to restore to: local, milvus://HOST:19530 or postgresql://HOST/DATABASE (default: local).
         progress: Show a progress bar.
 
     Returns:
@@ -228,6 +253,7 @@ def restore(
             path = _new_path(manifest, index)
             old = Path(manifest.source)
             manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
+            manifest.root = manifest.root if folder is None else None
             with _lock(path):
                 try:
                     _clear(path)
@@ -242,12 +268,16 @@ def restore(
                             _finish(part, generation, kind)
                             if manifest.source != str(old):
                                 _relocate(part, generation, old, Path(manifest.source))
+                            generation.checksums = file_checksums(generation_folder(part, generation.number))
                         manifest.name = path.name
                         manifest.write(part)
                     except BaseException:
                         remove_generations(part)  # on a server too
                         raise
-    except (tarfile.TarError, KeyError, ValueError, TypeError, AttributeError, EOFError, sqlite3.Error) as error:
+    except (
+        *(tarfile.TarError, KeyError, ValueError, TypeError, AttributeError, EOFError, RecursionError),
+        sqlite3.Error,
+    ) as error:
         raise LookalikeError(f"`{source}` is not a complete backup of lookalike.") from error
     return Backup(
         manifest.name, path, manifest.generation().images, len(manifest.generations), folders.disk_usage(path)
@@ -257,7 +287,7 @@ def restore(
 def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
     """The members of a backup by name: plain files with expected names that fill no more than the file itself."""
     members: dict[str, tarfile.TarInfo] = {}
-    for member in tar:
+    for member in _read_headers(tar):
         known = member.name == MARK or MEMBERS.fullmatch(member.name)
         if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
             raise ValueError(f"{member.name} does not belong into a backup")
@@ -265,6 +295,15 @@ def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
     if sum(member.size for member in members.values()) > size or members[MARK].size > MAX_MARK:
         raise ValueError("members are larger than the file")
     return members
+
+
+def _read_headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    try:
+        yield from tar
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ValueError("a member ends before the file begins") from error
 
 
 def _unpack(
@@ -304,8 +343,7 @@ def _check(part: Path, manifest: Manifest) -> None:
             if row != (generation.dim,) or count != (generation.images,):
                 raise ValueError("rows are missing")
     tables = [str(generation_folder(part, number) / TABLE) for number in numbers]
-    code = "import sys, pyarrow.parquet as pq\nfor p in sys.argv[1:]: pq.read_table(p).validate(full=True)"
-    if subprocess.run([sys.executable, "-c", code, *tables], capture_output=True, check=False).returncode:
+    if subprocess.run([sys.executable, "-c", READ_TABLES, *tables], capture_output=True, check=False).returncode:
         raise ValueError("a table is damaged")
 
 
@@ -370,16 +408,7 @@ def _relocate(part: Path, generation: Generation, old: Path, new: Path) -> None:
 
 
 def moved_root(root: Path, old: Path, new: Path) -> Path:
-    """Return the root of images after their source, a folder or a table beside them, was moved.
-
-    Args:
-        root: The old root.
-        old: The old source.
-        new: The new source.
-
-    Returns:
-        The new root.
-    """
+    """Return the root of images after their source, a folder or a table beside them, was moved."""
     base = old if root.is_relative_to(old) else old.parent
     here = new.parent if new.is_file() else new
     same = here / root.relative_to(base) if root.is_relative_to(base) else here

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ CONFIRM_CORRELATION = 0.80  # … whose thumbnails must correlate too: images of
 BRUTE_FORCE = 2_000  # up to this many vectors are all compared with each other
 CELLS = 3  # nearest pivots of a vector
 BLOCK = 4_096
+LARGER = 1.2  # times as many pixels: perhaps scaled up
 
 
 @dataclass
@@ -60,17 +61,15 @@ class Group:
 
 
 def group_duplicates(
-    images: Sequence[ImageFacts], vectors: Mapping[str, np.ndarray] | None = None, *, prefer: str = ""
+    images: Sequence[ImageFacts],
+    vectors: Mapping[str, np.ndarray] | None = None,
+    *,
+    prefer: str = "",
+    enlarged: Callable[[ImageFacts, ImageFacts], bool] = lambda image, smaller: False,
 ) -> list[Group]:
-    """Group duplicate images.
+    """Group duplicate images, largest groups first; with embeddings by row id, crops and bursts are found too.
 
-    Args:
-        images: Facts of all images.
-        vectors: Unit embeddings by row id; with them, crops and bursts are found too.
-        prefer: A folder whose files are kept.
-
-    Returns:
-        The groups, by kind and then by the bytes that moving the suggested files would free, largest first.
+    ``enlarged`` tells whether an image was only scaled up from a smaller copy, which then is suggested to be kept.
     """
     groups: list[Group] = []
     rest = list(images)
@@ -83,9 +82,14 @@ def group_duplicates(
         represented: set[int] = set()
         for members in find(rest):
             files = sorted((rest[i] for i in members), key=lambda image: image.path)
+            small = min(files, key=_pixels)
+            files = [
+                replace(f, enlarged=True) if _pixels(f) > LARGER * _pixels(small) and enlarged(f, small) else f
+                for f in files
+            ]
             keep, reason = suggest_keep(files, prefer=prefer)
             groups.append(Group(kind, files, keep, reason))
-            represented |= {i for i in members if rest[i] is not files[keep]}
+            represented |= {i for i in members if rest[i].id != files[keep].id}
         rest = [image for i, image in enumerate(rest) if i not in represented]
     return sorted(groups, key=sort_key)
 
@@ -115,8 +119,13 @@ def _hash_pairs(images: Sequence[ImageFacts], min_correlation: float) -> list[tu
 
 
 def _same_groups(images: Sequence[ImageFacts]) -> list[list[int]]:
-    links = [(rows[0], other) for rows in _equal([image.content for image in images]) for other in rows[1:]]
-    links += [(i, j) for i, j in _hash_pairs(images, near_duplicates.ALIKE) if _same_shape(images[i], images[j])]
+    contents = [f"{image.content} {image.frames}" for image in images]  # an animation is no copy of its first frame
+    links = [(rows[0], other) for rows in _equal(contents) for other in rows[1:]]
+    links += [
+        (i, j)
+        for i, j in _hash_pairs(images, near_duplicates.ALIKE)
+        if _same_shape(images[i], images[j]) and images[i].frames == images[j].frames
+    ]
     return near_duplicates.groups(len(images), links)
 
 
@@ -146,12 +155,6 @@ def star_groups(links: set[tuple[int, int]]) -> list[list[int]]:
 
     Connected components would join a long chain of small steps into one group.
 
-    Args:
-        links: Pairs of row numbers.
-
-    Returns:
-        The groups as sorted row numbers, those around the best connected rows first.
-
     Example:
         >>> star_groups({(0, 1), (1, 2), (2, 3), (3, 4)})
         [[0, 1, 2], [3, 4]]
@@ -175,16 +178,6 @@ def close_pairs(vectors: np.ndarray, min_cosine: float) -> list[tuple[int, int, 
 
     √N of the vectors are pivots. Every vector belongs to the cells of its nearest pivots, and only vectors of one cell
     are compared: two that are nearly equal have nearly the same nearest pivots.
-
-    Args:
-        vectors: Unit vectors.
-        min_cosine: Least cosine similarity of a pair.
-
-    Returns:
-        ``(i, j, cosine)`` with ``i < j``.
-
-    Shape:
-        - vectors: ``(N, D)``.
 
     Example:
         >>> close_pairs(np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6]]), 0.7)
@@ -224,15 +217,8 @@ def _pairs_within(vectors: np.ndarray, rows: np.ndarray, min_cosine: float) -> l
 def suggest_keep(files: Sequence[ImageFacts], *, prefer: str = "") -> tuple[int, str]:
     """Suggest which of several duplicates to keep.
 
-    In this order: preferred folder, more pixels, less compressed, has a date or a location, older, first by name.
-    The file size does not count: a larger file may only be packed badly.
-
-    Args:
-        files: The duplicates.
-        prefer: A folder whose files are kept.
-
-    Returns:
-        The position of the file to keep, and the reason.
+    In this order: preferred folder, not scaled up, more pixels, less compressed, has a date or a location, older,
+    first by name. The file size does not count: a larger file may only be packed badly.
     """
     costs = [_keep_costs(image, prefer) for image in files]
     keep = min(range(len(files)), key=lambda i: (*costs[i].values(), files[i].path))
@@ -242,6 +228,10 @@ def suggest_keep(files: Sequence[ImageFacts], *, prefer: str = "") -> tuple[int,
     return keep, ", ".join(dated if name == "has a date or a location" else name for name in reasons) or "first by name"
 
 
+def _pixels(image: ImageFacts) -> int:
+    return image.width * image.height
+
+
 def _keep_costs(image: ImageFacts, prefer: str) -> dict[str, float]:
     """Criteria by reason, the most important first; smaller is better."""
     folder = prefer.strip("/")
@@ -249,7 +239,8 @@ def _keep_costs(image: ImageFacts, prefer: str) -> dict[str, float]:
     compression = 1000.0 if image.compression is None else round(image.compression, 1)
     return {
         f"in {folder}/": 0.0 if inside else 1.0,
-        "more pixels": -float(image.width * image.height),
+        "not scaled up": float(image.enlarged),
+        "more pixels": -float(_pixels(image)),
         "less compressed": compression,
         "has a date or a location": -float(image.date is not None) - float(image.has_location),
         "older": _taken(image),

@@ -77,15 +77,7 @@ def default_target(root: Path) -> Path:
 
 
 def cannot_move(root: Path, target: Path | None = None) -> str:
-    """Return why files cannot be moved out of a folder, or an empty string if they can.
-
-    Args:
-        root: The image folder.
-        target: Where files would be moved to (default: :func:`default_target`).
-
-    Returns:
-        A message for the user.
-    """
+    """Return why files cannot be moved out of a folder, or an empty string if they can."""
     parent = (target or default_target(root)).absolute()
     while not parent.exists():
         parent = parent.parent
@@ -96,21 +88,16 @@ def cannot_move(root: Path, target: Path | None = None) -> str:
     return ""
 
 
-def move(root: Path, files: Sequence[FileToMove], target: Path | None = None, *, progress: bool = False) -> Batch:
-    """Move files to another folder under the same relative paths; files that have changed are skipped.
+def move(
+    root: Path, files: Sequence[FileToMove], target: Path | None = None, *, within: bool = False, progress: bool = False
+) -> Batch:
+    """Move files to a folder outside the root under the same relative paths; files that have changed are skipped.
 
-    Args:
-        root: The image folder.
-        files: The files to move.
-        target: Where to move them, outside ``root`` (default: :func:`default_target`).
-        progress: Whether to show a progress bar.
-
-    Returns:
-        The batch, with the files that were skipped.
+    With ``within`` they are moved to a folder inside the root under their names alone.
     """
     root = root.resolve()
     target = (target or default_target(root)).expanduser().absolute()
-    if target.resolve().is_relative_to(root):
+    if not within and target.resolve().is_relative_to(root):
         raise LookalikeError(f"`{target}` lies inside the image folder: choose a folder outside it.")
     batch = Batch(f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}", _now(), str(root), str(target))
     with _history(root), disk_errors(target), Progress("Moving", len(files), shown=progress) as bar:
@@ -122,9 +109,12 @@ def move(root: Path, files: Sequence[FileToMove], target: Path | None = None, *,
                 stat = source.stat()
                 if stat.st_size != one.size or abs(stat.st_mtime - one.mtime) > 1e-3:
                     raise LookalikeError("it has changed since it was scanned")
-                goal = _free(target / one.path)
+                goal = target / (source.name if within else one.path)
+                if goal == source:
+                    raise LookalikeError("it is in this folder already")
+                goal = _free(goal)
                 line = {"batch": batch.id, "path": one.path, "to": goal.relative_to(target).as_posix()}
-                _append(target / JOURNAL, line | {"root": str(root), "bytes": one.size, "when": _now()})
+                _append(_journal(batch), line | {"root": str(root), "bytes": one.size, "when": _now()})
                 move_file(source, goal)
                 batch.files, batch.bytes = batch.files + 1, batch.bytes + one.size
             except (LookalikeError, OSError) as error:
@@ -135,16 +125,7 @@ def move(root: Path, files: Sequence[FileToMove], target: Path | None = None, *,
 
 
 def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batch:
-    """Move a batch back to where it came from.
-
-    Args:
-        root: The image folder.
-        name: Id of the batch (default: the newest that is not back).
-        progress: Whether to show a progress bar.
-
-    Returns:
-        The batch, with the number of files moved back and those that were skipped.
-    """
+    """Move a batch (default: the newest that is not back) back to where it came from, and count its files."""
     root = root.resolve()
     with _history(root), disk_errors(root):
         known = [batch for batch in history(root) if batch.state != "back"]
@@ -198,10 +179,6 @@ def history(root: Path) -> list[Batch]:
 
 def move_file(source: Path, goal: Path) -> None:
     """Move one file without overwriting another; after a kill it exists under one or both names, always whole.
-
-    Args:
-        source: The file.
-        goal: Its new path, on the same or another disk.
 
     Raises:
         FileExistsError: If there is a file at ``goal``.
@@ -293,15 +270,24 @@ def _free(goal: Path) -> Path:
 
 def _lines(batch: Batch) -> list[dict[str, Any]]:
     """The journal's lines of a batch; of several lines about one target the last counts."""
-    path = Path(batch.folder) / JOURNAL
+    path = _journal(batch)
     by_target: dict[str, dict[str, Any]] = {}
     for text in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.exists() else []:
         try:
             line = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # torn by a kill; its file had not moved yet
-        by_target[line["to"]] = line
+        known = line if isinstance(line, dict) else {}
+        if all(isinstance(known.get(name), str) for name in ("batch", "path", "to")):
+            by_target[known["to"]] = {**known, "bytes": known["bytes"] if type(known.get("bytes")) is int else 0}
     return [line for line in by_target.values() if line["batch"] == batch.id]
+
+
+def _journal(batch: Batch) -> Path:
+    """The journal: beside the moved files, but never inside the image folder, where nothing of ours belongs."""
+    if Path(batch.folder).is_relative_to(batch.root):
+        return folders.home() / "moves" / f"{batch.id}.jsonl"
+    return Path(batch.folder) / JOURNAL
 
 
 def _append(path: Path, line: dict[str, Any]) -> None:
@@ -329,7 +315,7 @@ def _history(root: Path) -> Any:
 
 def _batches(root: Path) -> list[Batch]:
     """The registered batches of a folder, oldest first."""
-    rows = user_rows(_MOVES, "SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
+    rows = user_rows("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
     return [Batch(**json.loads(text)) for (text,) in rows]
 
 

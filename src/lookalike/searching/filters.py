@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 
 from lookalike.core.errors import LookalikeError
-from lookalike.store import Condition
+from lookalike.store import ROW_ID, Condition
 
 Filters = Mapping[str, str | Iterable[str]] | Iterable[str] | str | None
 _RANGE = re.compile(r"(>=|<=|>|<)(.+)|(.*?)\.\.(.*)", re.DOTALL)
@@ -121,18 +121,13 @@ def describe(conditions: Iterable[Condition]) -> str:
         if c.column == "content_id":  # a selection on the map
             parts.append("chosen on the map")
             continue
+        if c.column == ROW_ID:
+            parts.append("without these tags" if c.negate else "with these tags")
+            continue
         parts.append(f"{c.column}: {'not ' * c.negate}{' or '.join(_written(c))}")
     return " and ".join(parts)
 
 
 def meets(payload: Mapping[str, object], conditions: Iterable[Condition]) -> bool:
-    """Return whether a payload meets all conditions, as a store would answer.
-
-    Args:
-        payload: The payload of a row.
-        conditions: The conditions.
-
-    Returns:
-        Whether all hold; a missing column fails a plain condition and meets a negated one.
-    """
+    """Return whether a payload meets all conditions; a missing column meets only negated ones."""
     return all(condition.matches(payload.get(condition.column)) for condition in conditions)

@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
     from lookalike.data import Table
 
 TITLES = {"identical": "Identical files", "same": "Same image", "near": "Near duplicates"}
-SHOWN = 10  # groups that are printed
+SHOWN = 10  # groups that are printed with all their files
+ENLARGED = (
+    0.4  # of the detail of the next octave: 0.38 at most in copies scaled up by 1.25 to 3, 0.42 at least in originals
+)
 
 
 @dataclass
@@ -41,6 +45,8 @@ class Duplicates:
         embedded: Whether embeddings were used to find near duplicates.
         dismissed: Number of groups that a user has dismissed; they are not listed.
         source: The folder or index as named by the user.
+        kinds: The kinds that were asked for.
+        planned: Files that would be moved, with their size, and the folder that they would be moved to.
 
     Example:
         >>> result = la.duplicates(source="photos", progress=False)
@@ -56,6 +62,8 @@ class Duplicates:
     embedded: bool = False
     dismissed: int = 0
     source: str = ""
+    kinds: Sequence[str] = KINDS
+    planned: tuple[list[FileToMove], Path] | None = None
     _disk_paths: dict[str, str] = field(default_factory=dict, repr=False)
 
     def of(self, kind: str) -> list[Group]:
@@ -95,9 +103,11 @@ class Duplicates:
         if not self.groups and self.moved is None:
             return f"No duplicates among {self.images:,} images."
         lines = []
-        for kind, counts in self.counts.items():
-            size = format_bytes(counts["bytes"])
+        for kind in self.kinds:
+            counts, size = self.counts[kind], format_bytes(self.counts[kind]["bytes"])
             lines.append(f"{TITLES[kind]:<16} {counts['groups']:,} groups, {counts['files']:,} files, {size} to free")
+        if self.planned is not None:
+            return printable("\n".join([*lines, *self._plan()]))
         for group in self.groups[:SHOWN]:
             lines.append(f"{group.kind}:")
             for position, image in enumerate(group.files):
@@ -105,9 +115,17 @@ class Duplicates:
                 size = f"{image.width} × {image.height}"
                 lines.append(f"  {word}  {image.path}  {size}  {format_bytes(image.bytes)}")
             lines.append(f"        kept: {group.reason}")
-        if len(self.groups) > SHOWN:
-            lines.append(f"and {len(self.groups) - SHOWN:,} more groups: --json lists them all")
+        for group in self.groups[SHOWN:]:
+            moves = ", ".join(image.path for image in group.moves)
+            lines.append(f"{group.kind}: keep {group.files[group.keep].path}; also {moves}")
         return printable("\n".join([*lines, self._last_line()]))
+
+    def _plan(self) -> list[str]:
+        """What would be moved where."""
+        files, folder = self.planned or ([], Path())
+        moves = [f"  {file.path} → {folder / file.path}" for file in files]
+        size = format_bytes(sum(file.size for file in files))
+        return [f"Would move {len(files):,} files ({size}) to {folder}:", *moves, "No files were moved."]
 
     def _last_line(self) -> str:
         if self.moved is None:
@@ -144,7 +162,7 @@ def duplicates(
         move: Move the suggested files away. Only identical files, unless ``kinds`` is given.
         move_to: Where to move them (default: a folder beside the images).
         back: Move a batch back: its id, or "last".
-        dry_run: Only list, move nothing.
+        dry_run: Only say what would be moved where.
         progress: Show progress bars.
 
     Returns:
@@ -162,29 +180,24 @@ def duplicates(
         return Duplicates(root, [], 0, moved=batch, source=str(source))
     result = duplicates_in_table(table, vectors, prefer=prefer, progress=progress)
     result.source = str(source)
+    result.kinds = [kind for kind in KINDS if kind in listed]
     result.groups = [group for group in result.groups if group.kind in listed]
-    if (move or move_to is not None) and not dry_run:
+    if move or move_to is not None:
         chosen = [group for group in result.groups if group.kind in (kinds or ("identical",))]
         files = result.files_to_move([image for group in chosen for image in group.moves])
-        result.moved = file_moves.move(result.root, files, Path(move_to) if move_to else None, progress=progress)
-        result.groups = [group for group in result.groups if group not in chosen]
+        target = Path(move_to).expanduser().absolute() if move_to else file_moves.default_target(result.root)
+        if dry_run:
+            result.planned = files, target
+        else:
+            result.moved = file_moves.move(result.root, files, target, progress=progress)
+            result.groups = [group for group in result.groups if group not in chosen]
     return result
 
 
 def duplicates_in_table(
     table: Table, vectors: dict[str, np.ndarray] | None = None, *, prefer: str = "", progress: bool = True
 ) -> Duplicates:
-    """Find the duplicates among the images of a table, except dismissed groups.
-
-    Args:
-        table: The images; it must have a root folder.
-        vectors: Unit embeddings by row id.
-        prefer: A folder whose files are kept.
-        progress: Whether to show progress bars.
-
-    Returns:
-        The groups of duplicates.
-    """
+    """Find the duplicates among the images of a table, except dismissed groups."""
     if table.root is None:
         raise LookalikeError("These images have no common folder, so none of them can be moved.")
     images, unreadable = read_image_facts(table, progress=progress)
@@ -192,12 +205,35 @@ def duplicates_in_table(
     files = {image.id: file for image in images if (file := table.file(image.row)) is not None}
     images = [image for image in images if image.id in files]
     hidden = dismissed(table.root)
-    groups = group_duplicates(images, vectors, prefer=prefer)
+    groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
     listed = [group for group in groups if group.id not in hidden]
     result = Duplicates(table.root, listed, len(images), unreadable, embedded=bool(vectors))
     result.dismissed = len(groups) - len(listed)
     result._disk_paths = {name: os.path.relpath(file, table.root) for name, file in files.items()}
     return result
+
+
+def is_enlarged(table: Table, image: ImageFacts, other: ImageFacts) -> bool:
+    """Return whether an image shows no more detail than a smaller copy: it was scaled up from something like it.
+
+    What it loses when it is scaled to that size and back is compared with what the next octave loses.
+    """
+    from PIL import Image
+
+    from lookalike.data import decode
+
+    def back(by: float) -> np.ndarray:
+        size = max(1, round(gray.width / by)), max(1, round(gray.height / by))
+        small = gray.resize(size, Image.Resampling.LANCZOS)
+        return np.asarray(small.resize(gray.size, Image.Resampling.BICUBIC), np.float32)
+
+    with contextlib.suppress(LookalikeError, OSError):
+        gray = Image.fromarray(decode(table.open_bytes(image.row))).convert("L")
+        factor = (image.width * image.height / (other.width * other.height)) ** 0.5
+        first, second = back(factor), back(2 * factor)
+        lost = np.abs(np.asarray(gray, np.float32) - first).mean()
+        return bool(lost < ENLARGED * np.abs(first - second).mean())
+    return False
 
 
 def all_vectors(index: Index) -> dict[str, np.ndarray]:
@@ -244,18 +280,12 @@ _DISMISSED = "CREATE TABLE IF NOT EXISTS dismissed(root TEXT, id TEXT, PRIMARY K
 
 def dismissed(root: Path) -> set[str]:
     """Return the ids of groups that a user has marked as no duplicates."""
-    rows = user_rows(_DISMISSED, "SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
+    rows = user_rows("SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
     return {name for (name,) in rows}
 
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
-    """Mark a group as no duplicates, so that it is not listed again.
-
-    Args:
-        root: The image folder.
-        name: Id of the group.
-        undo: Remove the mark instead.
-    """
+    """Mark a group as no duplicates, so that it is not listed again."""
     text = (
         "DELETE FROM dismissed WHERE (root, id) = (?, ?)" if undo else "INSERT OR IGNORE INTO dismissed VALUES (?, ?)"
     )

@@ -67,14 +67,7 @@ def watch(
     every: float = EVERY,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Call a function whenever a folder has changed, until Ctrl-C.
-
-    Args:
-        update: The function; what it returns is printed.
-        watcher: The folder.
-        every: Seconds between two scans.
-        sleep: Waits a number of seconds.
-    """
+    """Call a function whenever a folder has changed, until Ctrl-C."""
     say(f"Watching  {watcher.source} (Ctrl-C to stop)")
     last_error = ""
     try:

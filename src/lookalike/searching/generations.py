@@ -64,12 +64,7 @@ def _choose(manifest: Manifest, to: str | int | None) -> Generation:
 
 
 def drop_generation(path: Path, number: int) -> None:
-    """Delete a generation that is not live.
-
-    Args:
-        path: Folder of the index.
-        number: Number of the generation.
-    """
+    """Delete a generation that is not live."""
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
         generation = manifest.generation(number)

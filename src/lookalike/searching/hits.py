@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -101,16 +102,18 @@ class Hits:
         query: Name of the query.
         hits: The hits, best first.
         images: Number of images that were searched.
-        milliseconds: Time that the search took.
+        milliseconds: Time to embed the query and to search; loading the model is not counted.
         index: Folder of the index.
         filters: Description of the filters.
         note: A caveat about the probabilities.
         show_all: Whether to print weak hits too.
+        command: The command that asked, for hints.
+        one_of_many: Whether to print the query, because there are answers to others.
 
     Example:
         >>> hits = la.searching.Hits("query.jpg", [], images=24, milliseconds=3.0)
         >>> print(hits)
-        No good match in 24 images (3 ms)
+        No good match in 24 images (3 ms to embed and search)
     """
 
     query: str
@@ -121,6 +124,8 @@ class Hits:
     filters: str = ""
     note: str = ""
     show_all: bool = False
+    command: str = ""
+    one_of_many: bool = False
 
     def __len__(self) -> int:
         return len(self.hits)
@@ -165,7 +170,7 @@ class Hits:
     @property
     def verdict(self) -> str:
         """The first line of the answer."""
-        return f"{self.message} ({self.milliseconds:.0f} ms)"
+        return f"{self.message} ({self.milliseconds:.0f} ms to embed and search)"
 
     @property
     def detail(self) -> str:
@@ -196,7 +201,7 @@ class Hits:
         }
 
     def __str__(self) -> str:
-        lines = [self.verdict, *([self.detail] if self.detail else [])]
+        lines = [printable(self.query)] * self.one_of_many + [self.verdict, *([self.detail] if self.detail else [])]
         width = min(max((len(hit.path) for hit in self.shown), default=0), 60)
         wide = min(max((len(hit.label) for hit in self.shown), default=0), 30)
         group = self.shown[0].word if self.shown else None
@@ -208,7 +213,8 @@ class Hits:
             lines.append(f"{hit.sureness:>10}  {hit.path:<{width}}  {hit.label:<{wide}}  {copies}".rstrip())
         hidden = len(self.hits) - len(self.shown)
         if hidden:
-            lines.append(f"{count(hidden, 'weaker hit')} not shown: lookalike search {printable(self.query)} --all")
+            command = self.command or f"lookalike search {shlex.quote(self.query)}"
+            lines.append(f"{count(hidden, 'weaker hit')} not shown: {printable(command)} --all")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -240,14 +246,5 @@ def _html_cell(hit: Hit, root: Path | None) -> str:
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun.
-
-    Args:
-        number: The number.
-        one: The noun for one.
-        many: The noun for several (default: with an s).
-
-    Returns:
-        For instance ``"1 match"`` or ``"2 matches"``.
-    """
+    """Return a number with its noun, as in ``"2 matches"``."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core import folders
-from lookalike.core.errors import LookalikeError
-from lookalike.core.files import FORMAT_VERSIONS, atomic_file, hash_bytes
+from lookalike.core import artifacts
+from lookalike.core.files import hash_bytes
 from lookalike.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -21,11 +19,12 @@ if TYPE_CHECKING:
     from lookalike.data import Table
 
 SHORT_SIDE = 256  # images are compared at about this size, so a photo need not be decoded in full
+ANIMATED = ("GIF", "WEBP", "PNG")
 LOSSLESS = ("PNG", "TIFF", "BMP", "GIF", "PPM")
 CACHE = "image_facts"
 _FIELDS = (
     "reason", "bytes", "mtime", "hash", "content", "phash", "thumb", "width", "height", "date", "has_location",
-    "compression",
+    "compression", "frames",
 )  # fmt: skip
 
 
@@ -50,6 +49,8 @@ class ImageFacts:
         date: When the image was taken, as ISO 8601, or ``None``.
         has_location: Whether the file holds GPS coordinates.
         compression: Mean of the JPEG luminance quantization table; 0 for lossless formats, ``None`` if unknown.
+        frames: Number of frames of an animation; 1 for a still image.
+        enlarged: Whether it was only scaled up from a smaller copy.
     """
 
     row: int
@@ -66,17 +67,15 @@ class ImageFacts:
     date: str | None
     has_location: bool
     compression: float | None
+    frames: int = 1
+    enlarged: bool = False
 
 
 def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[ImageFacts], int]:
-    """Read the facts of all images of a table; only new or changed files are opened.
-
-    Args:
-        table: Images; rows with a box (parts of images) are left out.
-        progress: Whether to show a progress bar.
+    """Read the facts of all images of a table, opening only new or changed files; parts of images are left out.
 
     Returns:
-        The facts of all readable images, and the number of unreadable ones.
+        The facts of the readable images, and the number of unreadable ones.
     """
     from lookalike.data.image_reader import ReadFailure, read_images
 
@@ -120,24 +119,18 @@ def _examine(table: Table, row: int) -> dict[str, Any]:
 
 
 def read_header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Read size, date, presence of a location, and compression from the header of an encoded image.
-
-    Args:
-        data: The encoded image.
-        shape: Shape of the decoded pixels, used where the header cannot be read.
-
-    Returns:
-        The fields ``width``, ``height``, ``date``, ``has_location`` and ``compression``.
-    """
+    """Read size, date, presence of a location, and compression from the header of an encoded image."""
     from PIL import ExifTags, Image
 
     from lookalike.data.decoding import FORMATS
+    from lookalike.data.exif import iso_date
 
     facts: dict[str, Any] = dict.fromkeys(("date", "compression"))
-    facts |= {"width": shape[1], "height": shape[0], "has_location": False}
+    facts |= {"width": shape[1], "height": shape[0], "has_location": False, "frames": 1}
     try:
         with Image.open(io.BytesIO(data), formats=list(FORMATS)) as image:
             facts["width"], facts["height"] = image.size
+            facts["frames"] = getattr(image, "n_frames", 1) if image.format in ANIMATED else 1
             tables = getattr(image, "quantization", None)
             if tables:
                 facts["compression"] = float(np.mean(tables[min(tables)]))
@@ -146,36 +139,15 @@ def read_header(data: bytes, shape: tuple[int, ...]) -> dict[str, Any]:
             exif = image.getexif()
             inner = exif.get_ifd(ExifTags.IFD.Exif)
             date = inner.get(ExifTags.Base.DateTimeOriginal) or exif.get(ExifTags.Base.DateTime)
-            facts["date"] = _iso_date(date)
+            facts["date"] = iso_date(date)
             facts["has_location"] = bool(exif.get_ifd(ExifTags.IFD.GPSInfo).get(ExifTags.GPS.GPSLatitude))
     except Exception:  # the pixels could be read; a broken header only means that less is known
         return facts
     return facts
 
 
-def _iso_date(text: Any) -> str | None:
-    """Convert EXIF's ``2019:07:21 10:11:12`` to ISO; cameras without a clock write zeros, some programs the year 1."""
-    try:
-        date = time.strptime(str(text)[:19], "%Y:%m:%d %H:%M:%S")
-    except ValueError:
-        return None
-    return time.strftime("%Y-%m-%dT%H:%M:%S", date) if date.tm_year >= 1000 else None
-
-
-def cache_file(table: Table) -> Path:
-    """Return the file that caches the facts of a table's images."""
-    from lookalike.data.decoding import DECODER
-
-    key = hash_bytes(CACHE, str(FORMAT_VERSIONS["cache"]), DECODER, str(table.root), table.name)
-    return folders.cache(CACHE) / f"{_root_key(table.root)}-{key}.parquet"
-
-
-def cache_files(root: Path | None) -> list[Path]:
-    """Return all cache files about images below a root, whichever decoder made them."""
-    return list(folders.cache(CACHE).glob(f"{_root_key(root)}-*"))
-
-
-def _root_key(root: Path | None) -> str:
+def cache_group(root: Path | None) -> str:
+    """Return the group of the artifacts about images below a root, whichever decoder made them."""
     return hash_bytes(str(root))[:16]
 
 
@@ -183,7 +155,11 @@ class _FactsCache:
     """Facts from earlier scans; an entry is valid while the size and modification time of its file are unchanged."""
 
     def __init__(self, table: Table) -> None:
-        self.path = cache_file(table)
+        from lookalike.data.decoding import DECODER
+        from lookalike.data.table import read_cached
+
+        key = {"decoder": DECODER, "fields": _FIELDS, "root": str(table.root), "table": table.name}
+        self.path = artifacts.artifact(CACHE, key, group=cache_group(table.root))
         sizes, times = (table.column(n) if table.has(n) else [None] * len(table) for n in ("size", "mtime_ns"))
         ids = table.column("row_id")
         # Rows without a size cannot be recognized later: their key is only valid for this scan.
@@ -192,14 +168,7 @@ class _FactsCache:
             for row, (name, size, mtime) in enumerate(zip(ids, sizes, times, strict=True))
         ]
         self._facts: dict[str, dict[str, Any]] = {}
-        if self.path.exists():
-            from lookalike.data.table import read_parquet
-
-            try:
-                cached = read_parquet(self.path)
-            except LookalikeError:  # damaged on disk: read the images again
-                return
-            folders.touch(self.path)
+        if (cached := read_cached(self.path)) is not None:
             current = set(self._keys)
             keys, entries = cached["key"].to_pylist(), cached.drop_columns(["key"]).to_pylist()
             self._facts = {key: entry for key, entry in zip(keys, entries, strict=True) if key in current}
@@ -212,15 +181,16 @@ class _FactsCache:
 
     def save(self) -> None:
         import pyarrow as pa
-        import pyarrow.parquet as pq
+
+        from lookalike.data.table import write_cached
 
         lasting = {key: entry for key, entry in self._facts.items() if not key.startswith("row ")}
         types: dict[str, pa.DataType] = {
             "bytes": pa.int64(), "mtime": pa.float64(), "phash": pa.uint64(), "thumb": pa.binary(),
             "width": pa.int32(), "height": pa.int32(), "has_location": pa.bool_(), "compression": pa.float64(),
+            "frames": pa.int32(),
         }  # fmt: skip
         columns = {"key": pa.array(list(lasting), pa.string())}
         for name in _FIELDS:
             columns[name] = pa.array([entry[name] for entry in lasting.values()], types.get(name, pa.string()))
-        with atomic_file(self.path, private=True) as part, part.open("wb") as file:
-            pq.write_table(pa.table(columns), file, compression="zstd")
+        write_cached(self.path, pa.table(columns))

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core.files import atomic_file, check_format, stamp
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import check_format, hash_bytes, stamp
 from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 FILE = "map.parquet"
 _STAMP = b"lookalike"
+ABOUT = ("number", "method", "neighbor_recall", "drawn", "updated")
 GROWTH = 1.3
 CELLS = 64  # grid cells along each side, for an even order
 NEAREST = 3  # neighbors that a new image is placed between
@@ -86,15 +88,7 @@ class Map:
         return np.clip((self.places - np.array([left, top], np.float32)) / (right - left), 0, 1)
 
     def packed(self, codes: np.ndarray, number: int) -> bytes:
-        """Return the bytes that are sent to the page: a header of 64 bytes, then 8 bytes per image (little-endian).
-
-        Args:
-            codes: Label codes of the images.
-            number: Version number to send.
-
-        Returns:
-            The header and the records.
-        """
+        """Return the bytes that are sent to the page: a header of 64 bytes, then 8 bytes per image (little-endian)."""
         body = np.zeros(len(self), RECORD)
         body["x"], body["y"] = np.rint(self.unit() * 65_535).T
         body["label"], body["color"] = codes, np.minimum(codes, COLORS - 1)
@@ -103,33 +97,38 @@ class Map:
     def save(self, folder: Path) -> None:
         """Store the map in the folder of a generation."""
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
-        about = {name: getattr(self, name) for name in ("number", "method", "neighbor_recall", "drawn", "updated")}
+        from lookalike.data.table import write_parquet
+
+        about = {name: getattr(self, name) for name in ABOUT} | {"hash": self._hash()}
         columns = {"id": self.ids, "x": self.places[:, 0], "y": self.places[:, 1]}
         arrow = pa.table(columns).replace_schema_metadata({_STAMP: json.dumps(stamp("map", about)).encode()})
-        with atomic_file(folder / FILE) as part, part.open("wb") as file:
-            pq.write_table(arrow, file, compression="zstd")
+        write_parquet(folder / FILE, arrow)
+
+    def _hash(self) -> str:
+        about = json.dumps([self.ids, *(getattr(self, name) for name in ABOUT)])
+        return hash_bytes(about, np.ascontiguousarray(self.places, "<f4").tobytes())
 
     @classmethod
     def load(cls, folder: Path) -> Map | None:
-        """Load the map of a generation, or return ``None`` if there is none."""
-        import pyarrow.parquet as pq
+        """Load the map of a generation; ``None`` if there is none, or it is damaged and must be drawn again."""
+        from lookalike.data.table import read_parquet
 
         path = folder / FILE
         if not path.exists():
             return None
-        arrow = pq.read_table(path)
-        text = (arrow.schema.metadata or {}).get(_STAMP)
-        about = check_format("map", json.loads(text) if text else None, path)
-        places = np.column_stack([arrow["x"].to_numpy(), arrow["y"].to_numpy()]).astype(np.float32)
-        names = ("number", "method", "drawn", "updated")
-        return cls(
-            arrow["id"].to_pylist(),
-            places,
-            neighbor_recall=tuple(about["neighbor_recall"]),
-            **{n: about[n] for n in names},
-        )
+        try:
+            arrow = read_parquet(path)
+        except LookalikeError:
+            return None
+        try:
+            about = check_format("map", json.loads((arrow.schema.metadata or {})[_STAMP]), path)
+            places = np.column_stack([arrow["x"].to_numpy(), arrow["y"].to_numpy()]).astype(np.float32)
+            facts = {name: about[name] for name in ABOUT} | {"neighbor_recall": tuple(about["neighbor_recall"])}
+            result = cls(arrow["id"].to_pylist(), places, **facts)
+            return result if result._hash() == about["hash"] else None
+        except (LookupError, ValueError, TypeError, RecursionError):
+            return None
 
 
 def file_version(folder: Path) -> tuple[int, ...] | None:
@@ -158,17 +157,7 @@ def draw_map(
     progress: bool = True,
     sketch: Callable[[Map], None] | None = None,
 ) -> Map:
-    """Update the map of an index and store it.
-
-    Args:
-        index: The index.
-        again: Compute the whole layout again, starting from the old positions.
-        progress: Whether to show a progress bar.
-        sketch: Called with a preview (PCA) before a first layout, which takes long.
-
-    Returns:
-        The map.
-    """
+    """Update the map of an index and store it; a preview goes to ``sketch`` before a first layout, which takes long."""
     from lookalike.evaluation.projection import neighbor_preservation, pca, tsne
 
     old = Map.load(index.folder)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from lookalike.core.database import FILE, write_document
+from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, suggest
-from lookalike.core.files import MAX_BYTES
+from lookalike.core.files import MAX_BYTES, checksum
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
 from lookalike.searching import manifest as manifests
@@ -27,11 +28,13 @@ from lookalike.searching.locate import find_index, index_for
 from lookalike.searching.manifest import Generation, Manifest, ModelInfo
 from lookalike.searching.payload import open_image
 from lookalike.searching.score_calibration import Scores
-from lookalike.store import Damaged, Neighbors, Record, Store, remove_store, store_class
+from lookalike.searching.tags import Tags
+from lookalike.store import Condition, Damaged, Neighbors, Record, Store, remove_store, store_class
 
 if TYPE_CHECKING:
     from lookalike.data import Table
     from lookalike.models import Embedder
+    from lookalike.models.inference.compiled_embedder import CompiledEmbedder
 
 
 DEFAULT_MODEL = "efficientnet_lite0"
@@ -63,6 +66,7 @@ class Index:
         self._guard = threading.RLock()
         self._store: Store | None = None
         self._embedder: Embedder | None = None
+        self._compiled: CompiledEmbedder | None = None
         self._scores: Scores | None = None
 
     @classmethod
@@ -171,6 +175,16 @@ class Index:
             return self._embedder
 
     @property
+    def query_encoder(self) -> Embedder | CompiledEmbedder:
+        """What embeds a few images: the converted model, which needs no torch, or the model itself."""
+        from lookalike.models.inference.compiled_embedder import CompiledEmbedder
+
+        with self._guard:
+            if self._embedder is None and self._compiled is None and self.device in ("auto", CPU):
+                self._compiled = CompiledEmbedder.open(self.folder / "model")
+            return self._compiled if self._embedder is None and self._compiled else self.embedder
+
+    @property
     def supports_text(self) -> bool:
         """Whether the model embeds texts too, so that they can be used as queries."""
         return bool(self.generation.supports_text)
@@ -212,7 +226,18 @@ class Index:
     @property
     def columns(self) -> list[str]:
         """Columns that can be filtered by."""
-        return self.generation.columns
+        return self.generation.columns + [self.tags.column] * bool(self.tags.names)
+
+    @cached_property
+    def tags(self) -> Tags:
+        """The tags that users gave to images."""
+        return Tags(self.path, self.generation.columns)
+
+    def where(self, filters: Filters) -> list[Condition]:
+        """Parse filters to conditions for the store, or raise if a column does not exist."""
+        conditions = parse(filters, self.columns)
+        self.check_columns(condition.column for condition in conditions)
+        return self.tags.resolve(conditions)
 
     def check_columns(self, names: Iterable[str]) -> None:
         """Raise if a name is not a column that can be filtered by."""
@@ -260,8 +285,7 @@ class Index:
             >>> near = index.query_many(vectors, k=5)  # doctest: +SKIP
             >>> [record.payload["path"] for record in index.store.records(near.rows[0])]  # doctest: +SKIP
         """
-        where = parse(filters, self.columns)
-        self.check_columns(condition.column for condition in where)
+        where = self.where(filters)
         return self.store.search(vectors, k, where=where, exact=exact)
 
     def reopen(self) -> Index:
@@ -279,11 +303,18 @@ class Index:
             if self._store is not None:
                 self._store.close()
             self._store = None
+            self.tags.close()
 
 
 def generation_folder(path: Path, number: int) -> Path:
     """Return the folder of a generation."""
     return path / "generations" / str(number)
+
+
+def file_checksums(folder: Path) -> dict[str, str]:
+    """Return the checksums of the table of a generation and of the files of its model, by name."""
+    files = [folder / TABLE, *sorted((folder / "model").rglob("*"))]
+    return {file.relative_to(folder).as_posix(): checksum(file) for file in files if file.is_file()}
 
 
 def remove_generation(path: Path, number: int) -> None:
@@ -301,14 +332,6 @@ def remove_generations(path: Path) -> None:
 
 def open_store(path: Path, generation: Generation, *, write: bool = False) -> Store:
     """Open the store of a generation.
-
-    Args:
-        path: Folder of the index.
-        generation: The generation.
-        write: Whether to open it for writing.
-
-    Returns:
-        The store.
 
     Raises:
         Locked: If it is opened for writing and another process writes to it.

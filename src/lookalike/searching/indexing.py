@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import clean_folder
 from lookalike.core.locks import hold
 from lookalike.core.progress import warn
 from lookalike.searching import manifest as manifests
@@ -46,8 +48,10 @@ def index(
     store: str | None = None,
     layout: str = "auto",
     split: str | None = None,
+    root: str | Path | None = None,
     calibrate: bool = True,
     labels: bool = False,
+    exif: bool | None = None,
     device: str = "auto",
     watch: bool = False,
     remove: Sequence[str] | None = None,
@@ -64,11 +68,14 @@ def index(
         model: A run, a model folder or a model name. Without it an index keeps its model, and a new one takes
             EfficientNet-Lite0. In Python also an Embedder.
         index: Name or folder of the index (default: the one made of the folder before, or a new one).
-        store: Vector store: local, or milvus://HOST:19530.
+        store: Vector store: local, milvus://HOST:19530 or postgresql://HOST/DATABASE.
         layout: Layout of the folder; auto detects it.
         split: Only index this split.
+        root: Folder of the images that a table lists (default: that of the table); files outside it are refused.
         calibrate: Calibrate scores to probabilities on labeled images.
         labels: Take subfolders as classes even if their images hardly look alike.
+        exif: Read when, where and with which camera photos were taken, as columns to filter by: taken, camera, place,
+            latitude, longitude; --no-exif deletes them (default: as before, at first no).
         device: Device to run the model on: auto, cpu, cuda or mps.
         watch: Keep updating the index when the folder changes, until Ctrl-C.
         remove: Remove images by a condition such as path=sea/* and keep them out (repeatable).
@@ -94,22 +101,10 @@ def index(
         removed = remove_images(index=path, filters=remove, dry_run=dry_run)
         return IndexResult(path.name, path, deleted=removed)
 
-    def update() -> IndexResult:
-        return update_index(
-            source,
-            path,
-            model=model,
-            store=store,
-            explicit=index is not None,
-            layout=layout,
-            split=split,
-            calibrate=calibrate,
-            labels=labels,
-            device=device,
-            dry_run=dry_run,
-            progress=progress,
-        )
-
+    update = partial(
+        update_index, source, path, explicit=index is not None, model=model, store=store, layout=layout, split=split,
+        root=root, calibrate=calibrate, labels=labels, exif=exif, device=device, dry_run=dry_run, progress=progress,
+    )  # fmt: skip
     if not watch or dry_run:
         return update()
     watcher = FolderWatcher(source, layout, split)
@@ -128,33 +123,16 @@ def update_index(
     explicit: bool = False,
     layout: str = "auto",
     split: str | None = None,
+    root: str | Path | None = None,
     calibrate: bool = True,
     labels: bool = False,
+    exif: bool | None = None,
     device: str = "auto",
     dry_run: bool = False,
     progress: bool = True,
     live: bool = True,
 ) -> IndexResult:
-    """Make or update the index of a folder at a given path.
-
-    Args:
-        source: The image folder or table, resolved.
-        path: Folder of the index.
-        model: See :func:`index`.
-        store: See :func:`index`.
-        explicit: Whether the user named the index; vectors of another model are refused then.
-        layout: See :func:`index`.
-        split: See :func:`index`.
-        calibrate: See :func:`index`.
-        labels: See :func:`index`; remembered by the index.
-        device: See :func:`index`.
-        dry_run: See :func:`index`.
-        progress: See :func:`index`.
-        live: Make the generation the live one when it is complete.
-
-    Returns:
-        The result of the run.
-    """
+    """Make or update the index of a folder at a path; ``explicit``: the user named it, so only its own model fits."""
     from lookalike.data import read_table
 
     start = time.monotonic()
@@ -162,6 +140,7 @@ def update_index(
     if not len(table):
         raise LookalikeError(f"`{source}` contains no images.")
     with hold(path / ".lock", f"The index `{path.name}`"):
+        clean_folder(path)
         if not is_index(path) and manifests.is_prerelease(path) and not dry_run:
             for entry in [entry for entry in path.iterdir() if entry.name != ".lock"]:
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
@@ -169,6 +148,10 @@ def update_index(
         try:
             with open_writer(path, source, model, store, explicit=explicit, device=device, dry_run=dry_run) as writer:
                 try:
+                    if root is not None:
+                        writer.manifest.root = str(Path(root).expanduser().resolve())
+                    named = writer.manifest.root or (source if source.is_dir() else source.parent)
+                    _check_root(table, Path(named), source)
                     table = _with_unreadable_folders(table, writer.folder / TABLE)
                     table = _without_removed(table, writer.manifest.without)
                     if not len(table):
@@ -176,6 +159,7 @@ def update_index(
                             f"All images of `{source}` were removed from the index `{path.name}`: "
                             f"`lookalike purge {path.name}` deletes the index itself."
                         )
+                    writer.manifest.exif = writer.manifest.exif if exif is None else exif
                     update = IndexUpdate(writer, table, progress=progress)
                     if dry_run:
                         return update.plan()
@@ -211,6 +195,18 @@ def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
         raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
     folders.refuse_network_drive(path, "an index")
     return path
+
+
+def _check_root(table: Table, named: Path, source: Path) -> None:
+    """Raise if a table lists files outside the folder that the user named: they would be served too."""
+    if table.root is None or table.root.resolve().is_relative_to(named.resolve()):
+        return
+    paths = (os.path.normpath(table.root / path) for path in table.column("path"))
+    first = next((path for path in paths if not Path(path).is_relative_to(named)), table.root)
+    raise LookalikeError(
+        f"`{source}` lists files outside `{named}`, such as `{first}`: if they are to be indexed and served, name the "
+        "folder of all images with `--root`."
+    )
 
 
 def _without_removed(table: Table, rules: Sequence[Sequence[str]]) -> Table:

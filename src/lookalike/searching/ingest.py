@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,10 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, require_space, write_text
-from lookalike.core.progress import Progress
+from lookalike.core.progress import Progress, speed
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
+from lookalike.searching.tags import Tags
 from lookalike.store import row_bytes
 
 if TYPE_CHECKING:
@@ -89,9 +91,9 @@ class IndexResult:
         return ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "none"
 
     def __str__(self) -> str:
-        speed = f", {self.images_per_second:,.0f} images/s" if self.images_per_second else ""
+        rate = f", {speed(self.images_per_second)}" if self.images_per_second else ""
         lines = [
-            f"Images     {self.counts} ({self.seconds:.0f} s{speed})",
+            f"Images     {self.counts} ({self.seconds:.0f} s{rate})",
             f"Index      {self.name}: {self.images:,} images, model {self.model}",
         ]
         lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
@@ -115,12 +117,14 @@ class StoredRow(NamedTuple):
     hash: str
     row: str
     content: str
+    exif: bool = False
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> StoredRow:
         """Read the facts from a payload."""
         names = ("_hash", "_row", "content_id")
-        return cls(payload.get("_size"), payload.get("_mtime_ns"), *(payload.get(name, "") for name in names))
+        hash_, row, content = (payload.get(name, "") for name in names)
+        return cls(payload.get("_size"), payload.get("_mtime_ns"), hash_, row, content, exif=bool(payload.get("_exif")))
 
 
 @dataclass
@@ -142,25 +146,23 @@ class Changes:
     gone: list[str] = field(default_factory=list)
 
 
-def find_changes(rows: Iterable[tuple[str, Mapping[str, Any]]], stored: Mapping[str, StoredRow]) -> Changes:
-    """Compare the rows of a table with an index; no image is opened.
-
-    Args:
-        rows: Id and payload of every row.
-        stored: Rows of the index by id.
-
-    Returns:
-        The rows by what must be done for them.
-    """
+def find_changes(
+    rows: Iterable[tuple[str, Mapping[str, Any]]], stored: Mapping[str, StoredRow], *, exif: bool = False
+) -> Changes:
+    """Compare the rows of a table with an index; no image is opened."""
     changes, seen = Changes(), set()
     for number, (name, payload) in enumerate(rows):
         seen.add(name)
         old, new = stored.get(name), StoredRow.from_payload(payload)
         if old is None:
             changes.fresh.append(number)
-        elif None in (new.size, new.mtime_ns) or (old.size, old.mtime_ns) != (new.size, new.mtime_ns):
+        elif (
+            None in (new.size, new.mtime_ns)
+            or (old.size, old.mtime_ns) != (new.size, new.mtime_ns)
+            or (exif and not old.exif)  # it is read again, but not embedded
+        ):
             changes.touched.append(number)
-        elif old.row != new.row:
+        elif old.row != new.row or old.exif != exif:
             changes.relabeled.append(number)
         else:
             changes.same += 1
@@ -181,6 +183,7 @@ class DecodedImage:
         ratio: Width by height.
         color: Mean color as ``#rrggbb``, shown until the thumbnail is loaded.
         pixels: The preprocessed input of the model.
+        photo: Date, camera and place from EXIF, if they were to be read.
     """
 
     hash: str
@@ -188,10 +191,12 @@ class DecodedImage:
     ratio: float
     color: str
     pixels: np.ndarray | None = field(default=None, compare=False)
+    photo: dict[str, str] | None = None
 
     def payload(self) -> dict[str, Any]:
         """Return the columns that are stored."""
-        return {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_color": self.color}
+        own = {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_color": self.color}
+        return own if self.photo is None else own | {"_exif": 1}
 
 
 @dataclass
@@ -203,26 +208,20 @@ class Batch:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def decode_row(table: Table, row: int, min_side: float, preprocess: Preprocess | None = None) -> DecodedImage:
+def decode_row(
+    table: Table, row: int, min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
+) -> DecodedImage:
     """Read one image.
 
     Copies are recognized by their pixels at the size that the model needs: equal files still give equal pixels, and
     decoding a photo in full would take longer than embedding it (docs/design/index-and-stores.md).
-
-    Args:
-        table: The images.
-        row: Row number.
-        min_side: Least short side to decode to.
-        preprocess: Makes the model's input of the pixels.
-
-    Returns:
-        The image.
 
     Raises:
         UnreadableImage: If it cannot be decoded.
         OSError: If it cannot be opened.
     """
     from lookalike.data import content_id, decode
+    from lookalike.data.exif import photo_facts
 
     data = table.open_bytes(row)
     pixels = decode(data, box=table.box(row), min_side=min_side)
@@ -230,23 +229,14 @@ def decode_row(table: Table, row: int, min_side: float, preprocess: Preprocess |
     mean = pixels[:: max(1, height // 16), :: max(1, width // 16)].reshape(-1, 3).mean(axis=0)
     color = "#" + "".join(f"{int(c):02x}" for c in np.clip(mean, 0, 255))
     model_input = preprocess(pixels) if preprocess is not None else None
-    return DecodedImage(hash_bytes(data), content_id(pixels), round(width / height, 4), color, model_input)
+    photo = photo_facts(data) if exif else None
+    return DecodedImage(hash_bytes(data), content_id(pixels), round(width / height, 4), color, model_input, photo)
 
 
 def read_table_batches(
-    table: Table, rows: Sequence[int], min_side: float, preprocess: Preprocess | None = None
+    table: Table, rows: Sequence[int], min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
 ) -> Iterator[Batch]:
-    """Read rows in batches, one batch ahead of the consumer.
-
-    Args:
-        table: The images.
-        rows: Row numbers.
-        min_side: Least short side to decode to.
-        preprocess: Makes the model's input of the pixels.
-
-    Yields:
-        The batches, in order.
-    """
+    """Read rows in batches, in order, one batch ahead of the consumer."""
     from lookalike.data.image_reader import ReadFailure, read_batches
 
     def parts() -> Iterator[Sequence[int]]:
@@ -256,7 +246,7 @@ def read_table_batches(
             start, size = start + size, min(2 * size, BATCH)
 
     def load(row: int) -> DecodedImage:
-        return decode_row(table, row, min_side, preprocess)
+        return decode_row(table, row, min_side, preprocess, exif=exif)
 
     large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE_FILE
     for part, results in read_batches(load, parts(), workers=None if large else 1, prefetch=2):
@@ -282,10 +272,10 @@ class IndexUpdate:
     """
 
     def __init__(self, writer: Writer, table: Table, *, progress: bool) -> None:
-        self.writer, self.table, self.progress = writer, table, progress
+        self.writer, self.table, self.progress, self.exif = writer, table, progress, writer.manifest.exif
         self.ids: list[str] = table.column("row_id").tolist()
         self.stored: dict[str, StoredRow] = writer.stored_rows()
-        self.changes: Changes = find_changes(self._rows(), self.stored)
+        self.changes: Changes = find_changes(self._rows(), self.stored, exif=writer.manifest.exif)
         self.result = IndexResult(writer.manifest.name, writer.path, writer.generation.model.short)
         self.result.generation = writer.generation.number
         self.result.unchanged, self.result.deleted = self.changes.same, len(self.changes.gone)
@@ -308,6 +298,8 @@ class IndexUpdate:
 
     def run(self) -> IndexResult:
         """Update the store and the table; the caller finishes the generation."""
+        from lookalike.data import exif
+
         writer, result = self.writer, self.result
         count = len(self.changes.fresh) + len(self.changes.touched)
         size = row_bytes(writer.generation.store, writer.generation.dim)
@@ -332,6 +324,7 @@ class IndexUpdate:
         columns = {key for name, key in column_names(tuple(self.table.names)).items() if self.table.has(name)}
         if self.has_prototypes or PROTOTYPE in writer.generation.columns:
             columns.add(PROTOTYPE)
+        columns |= {name for name in exif.COLUMNS if self.exif and writer.store.facets(name, limit=1)}
         writer.generation.columns = sorted(columns)
         start = time.monotonic()
         with Progress("Building the graph", shown=self.progress):
@@ -375,7 +368,7 @@ class IndexUpdate:
         batches: Iterable[tuple[Batch, np.ndarray | None]] = (
             self._embedded_batches(rows, side)
             if direct
-            else ((batch, None) for batch in read_table_batches(self.table, rows, side))
+            else ((batch, None) for batch in read_table_batches(self.table, rows, side, exif=self.exif))
         )
         with Progress("Embedding", len(rows), shown=self.progress) as bar, ThreadPoolExecutor(1) as behind:
             last: Future[None] | None = None
@@ -392,7 +385,7 @@ class IndexUpdate:
         read: deque[Batch] = deque()
 
         def crops() -> Iterator[np.ndarray]:
-            for batch in read_table_batches(self.table, rows, side, self.writer.embedder.crop):
+            for batch in read_table_batches(self.table, rows, side, self.writer.embedder.crop, exif=self.exif):
                 read.append(batch)
                 yield from (image.pixels for image in batch.images.values() if image.pixels is not None)
 
@@ -415,17 +408,22 @@ class IndexUpdate:
         (`orphans`). `features` are those of the model, if it has seen the batch already.
         """
         store, result, ids = self.writer.store, self.result, self.ids
-        payloads = {row: {**self._payload(row), **image.payload()} for row, image in batch.images.items()}
+        payloads = {  # a column of the table has precedence over that of EXIF
+            row: {**(image.photo or {}), **self._payload(row), **image.payload()} for row, image in batch.images.items()
+        }
         copied_from: dict[int, str] = {}
+        renamed: dict[str, str] = {}
         for row, image in batch.images.items():
             old = self.stored.get(ids[row])
             if old is not None and old.hash == image.hash:
                 copied_from[row] = ids[row]
                 result.unchanged += 1
             elif old is None and (image.hash, image.content) in orphans:
-                copied_from[row] = orphans.pop((image.hash, image.content))
+                copied_from[row] = renamed[ids[row]] = orphans.pop((image.hash, image.content))
                 result.moved += 1
                 result.deleted -= 1
+        with contextlib.closing(Tags(self.writer.path)) as tags:
+            tags.rename((old, new) for new, old in renamed.items())
         records = store.get(list(copied_from.values()), vectors=True)
         self.writer.copy_rows([(ids[i], payloads[i], r) for i, r in zip(copied_from, records, strict=True) if r])
 

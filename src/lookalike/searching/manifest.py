@@ -54,6 +54,7 @@ class Generation(pydantic.BaseModel):
         writes: Number of finished runs, which tells two states apart.
         supports_text: Whether the model embeds texts too.
         graph: What the store reports about its graph.
+        checksums: Checksums of its table and of the files of its model, by name.
     """
 
     number: int
@@ -72,6 +73,7 @@ class Generation(pydantic.BaseModel):
     writes: int = 0
     supports_text: bool = False
     graph: dict[str, Any] = {}
+    checksums: dict[str, str] = {}
 
 
 class Manifest(pydantic.BaseModel):
@@ -82,7 +84,9 @@ class Manifest(pydantic.BaseModel):
         source: The image folder or table file, absolute.
         layout: Its layout.
         split: The split that is indexed.
+        root: Folder of the images that the user named besides a table.
         labels: Whether subfolders are classes even if their images hardly look alike.
+        exif: Whether date, camera and place are read from EXIF.
         without: Filters by which images were removed; they stay out.
         live: Number of the generation that answers searches.
         generations: All generations.
@@ -92,7 +96,9 @@ class Manifest(pydantic.BaseModel):
     source: str
     layout: str = "auto"
     split: str | None = None
+    root: str | None = None
     labels: bool = False
+    exif: bool = False
     without: list[list[str]] = []
     live: int = 1
     generations: list[Generation] = []

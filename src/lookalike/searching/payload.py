@@ -44,14 +44,7 @@ def column_names(columns: tuple[str, ...]) -> dict[str, str]:
 
 
 def to_payload(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload of a row: internal columns as they are, others as text that can be filtered by.
-
-    Args:
-        row: Values of the table's row by column.
-
-    Returns:
-        The payload, with a hash of the row (``_row``) that tells whether a label or column has changed.
-    """
+    """Return the payload of a row: internal columns, others as text to filter by, and a hash of them (``_row``)."""
     out: dict[str, Any] = {}
     names = column_names(tuple(row))
     for name, value in row.items():
@@ -86,14 +79,6 @@ def payload_box(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
 
 def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -> bytes:
     """Return the encoded image of a row.
-
-    Args:
-        root: The image folder.
-        payload: The row's payload.
-        limit: Bytes that are read at most.
-
-    Returns:
-        The bytes of the file, or of its part of a shard.
 
     Raises:
         LookalikeError: If the file cannot be opened, is not a regular file, is outside ``root`` (also by a link), or is

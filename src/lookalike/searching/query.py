@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Collection, Sequence
@@ -16,7 +17,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.progress import warn
-from lookalike.searching.filters import describe, parse
+from lookalike.searching.filters import describe, parse, to_rule
 from lookalike.searching.hits import TEXT_NOTE, UNLIKE_NOTE, Hit, Hits
 from lookalike.searching.index_folder import Index
 from lookalike.store import Condition, direction
@@ -90,16 +91,16 @@ class Query:
         index: Index,
         *,
         start: float | None = None,
-        show_all: bool = False,
         first: Sequence[StoreHit] | None = None,
+        **shown: Any,
     ) -> Hits:
         """Search an index.
 
         Args:
             index: The index.
             start: When the request came in (``time.monotonic()``), for the time that is shown.
-            show_all: Whether to print weak hits too.
             first: The nearest rows, :meth:`fetched` of them, if they are known already.
+            shown: How to print the answer; see :class:`Hits`.
 
         Returns:
             The hits with their probabilities and a verdict.
@@ -119,7 +120,7 @@ class Query:
             milliseconds=1000 * (time.monotonic() - start),
             index=str(index.path),
             filters=describe(self.where),
-            show_all=show_all,
+            **shown,
         )
 
     @staticmethod
@@ -212,7 +213,7 @@ def search(
         all: Show weak hits too.
         more: Further images to look like (repeatable).
         less: Images to look unlike (repeatable).
-        box: The part of the image to search by: x1 y1 x2 y2 in pixels.
+        box: The part of the image to search by: x1,y1,x2,y2 in pixels, or in fractions if all are at most 1.
         model: Require that the index was made with this model.
         exact: Compare with every image instead of using the graph.
         device: Device to run the model on: auto, cpu, cuda or mps.
@@ -226,18 +227,21 @@ def search(
     Example:
         >>> hits = la.search(query="photos/class-00/0.jpg", index="photos", k=3)  # doctest: +SKIP
         >>> print(hits)  # doctest: +SKIP
-        Found: 3 matches in 24 images (12 ms)
+        Found: 3 matches in 24 images (12 ms to embed and search)
     """
     check_k(k)
     with ExitStack() as stack:
         opened = index if isinstance(index, Index) else stack.enter_context(Index.open(index, device=device))
         opened.check_model(model)
-        where = parse(filters, opened.columns)
-        opened.check_columns(condition.column for condition in where)
+        where = opened.where(filters)
         if (query is None) == (text is None):
             raise LookalikeError("Give either an image or a text (`--text`) to search by.")
         opened.store  # noqa: B018 (errors come before the query is embedded)
-        builder = _QueryBuilder(opened, k, where, more, less, exact, all)
+        named = None if index is None or isinstance(index, Index) else index
+        given = [("index", named), *(("filter", rule) for rule in to_rule(parse(filters, opened.columns)))]
+        given += [("more", image) for image in more] + [("less", image) for image in less]
+        options = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given if value is not None)
+        builder = _QueryBuilder(opened, k, where, more, less, exact, all, options)
         if text is not None:
             if box is not None:
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
@@ -271,12 +275,14 @@ class _QueryBuilder:
     less: Sequence[Any]
     exact: bool
     show_all: bool
+    options: str
 
     def search_text(self, text: str) -> Hits:
         start = time.monotonic()
         return self._run(self.index.embed_text(text)[None], start, name=text, is_text=True)
 
     def search_image(self, image: Any, box: Sequence[float] | None = None) -> Hits:
+        self.index.query_encoder  # noqa: B018 (loaded before the time starts)
         start = time.monotonic()
         name, data = _name_of(image), _read(image)
         identical = {hash_bytes(data)} if isinstance(data, bytes) and box is None else set()
@@ -312,7 +318,7 @@ class _QueryBuilder:
                 limit = Query.fetched(self.index, self.k)
                 rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
                 answers += [
-                    query.run(self.index, start=start, show_all=self.show_all, first=first)
+                    query.run(self.index, start=start, first=first, one_of_many=True, **self._shown(query.name))
                     for query, first in zip(queries, rows, strict=True)
                 ]
         if not answers:
@@ -325,7 +331,10 @@ class _QueryBuilder:
     def _run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
         positive = np.concatenate([vectors, self._embed(self.more)])
         query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
-        return query.run(self.index, start=start, show_all=self.show_all)
+        return query.run(self.index, start=start, **self._shown(query.name, "--text " * query.is_text))
+
+    def _shown(self, name: str, option: str = "") -> dict[str, Any]:
+        return {"show_all": self.show_all, "command": f"lookalike search {option}{shlex.quote(name)}{self.options}"}
 
     def _embed(self, images: Sequence[Any]) -> np.ndarray:
         if not images:
@@ -349,33 +358,51 @@ def _read(image: Any) -> Any:
     if not isinstance(image, (str, os.PathLike)):
         return image
     from lookalike.data import UnreadableImage
+    from lookalike.models.inference.inputs import read_bytes
 
     try:
-        return Path(image).read_bytes()
+        return read_bytes(image)
     except OSError as error:
         raise UnreadableImage(str(error.strerror), image) from error
 
 
-def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
-    """Embed query images by an index's model.
+def box_region(box: Sequence[float], width: float, height: float) -> tuple[float, float, float, float]:
+    """Return a part of an image as fractions of its width and height.
 
     Args:
-        index: The index.
-        images: Images: paths, bytes, PIL images or arrays.
-        box: The part of the first image that counts, in pixels.
-        names: What to call the images in error messages.
+        box: x1, y1, x2, y2 in pixels of the image as it is seen, or in fractions if all are at most 1.
+        width: Width of the image as it is seen.
+        height: Its height.
 
-    Returns:
-        Unit vectors.
+    Raises:
+        LookalikeError: If it is no part of the image.
 
-    Shape:
-        - output: ``(len(images), D)``.
+    Example:
+        >>> box_region((64, 0, 128, 48), 128, 96), box_region((0.5, 0, 1, 0.5), 128, 96)
+        ((0.5, 0.0, 1.0, 0.5), (0.5, 0.0, 1.0, 0.5))
     """
+    x1, y1, x2, y2 = (float(value) for value in box) if len(box) == 4 else (0.0,) * 4
+    if max(x1, y1, x2, y2) > 1:
+        x1, y1, x2, y2 = x1 / width, y1 / height, x2 / width, y2 / height
+    if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
+        raise LookalikeError(
+            "`box` must be x1,y1,x2,y2, the upper left corner first, inside the image: in pixels, or in fractions if "
+            "all are at most 1."
+        )
+    return x1, y1, x2, y2
+
+
+def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
+    """Embed query images (paths, bytes, PIL images or arrays) by an index's model; ``box`` is a part of the first."""
     from lookalike.data import UnreadableImage, decode
 
     if box is not None:
-        images = [decode(images[0], box=tuple(box)), *images[1:]]
-    vectors, failures = index.embedder.encode(list(images), on_error="skip")
+        pixels = decode(images[0])
+        height, width = pixels.shape[:2]
+        x1, y1, x2, y2 = box_region(box, width, height)
+        part = pixels[round(y1 * height) : round(y2 * height), round(x1 * width) : round(x2 * width)]
+        images = [part, *images[1:]]
+    vectors, failures = index.query_encoder.encode(list(images), on_error="skip")
     for failure in failures:
         raise UnreadableImage(failure.reason, names[failure.index] or failure.name)
     return np.asarray(vectors)

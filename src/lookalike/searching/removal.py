@@ -10,45 +10,42 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lookalike.core import folders
-from lookalike.core.database import FILE
+from lookalike.core import artifacts, folders
+from lookalike.core.database import FILE, user_database, user_rows
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json
-from lookalike.core.locks import hold
+from lookalike.core.locks import hold, in_use
 from lookalike.searching import manifest as manifests
 from lookalike.searching.archive import clear_leftovers, leftovers
 from lookalike.searching.filters import Filters, parse, to_rule
-from lookalike.searching.index_folder import TABLE, Index, generation_folder, open_store, remove_generations
-from lookalike.searching.locate import find_index, index_path, is_leftover, path_key
+from lookalike.searching.index_folder import (
+    TABLE,
+    Index,
+    file_checksums,
+    generation_folder,
+    open_store,
+    remove_generations,
+)
+from lookalike.searching.locate import default_path, find_index, index_path, is_leftover, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import PROTOTYPE
 from lookalike.store import Condition, Store
 
+# Uploads that a server keeps for their links.
+UPLOADS = (
+    "CREATE TABLE IF NOT EXISTS upload(id TEXT PRIMARY KEY, place TEXT, time REAL, model TEXT, "
+    "hash TEXT, width INTEGER, height INTEGER, vector BLOB, image BLOB)"
+)
+
 
 def remove_rows(index: Index, rows: Sequence[str]) -> int:
-    """Remove rows whose files are gone from the live generation.
-
-    Args:
-        index: The index.
-        rows: Row ids.
-
-    Returns:
-        How many of them there were.
-    """
+    """Remove rows whose files are gone from the live generation."""
     return _delete_rows(index, lambda _, store: _existing(store, rows), every=False)
 
 
 def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: bool = False) -> int:
-    """Remove the images that meet a filter from an index, and keep them out; the files stay.
+    """Remove the images that meet a filter from an index, and keep them out; the files stay."""
+    from lookalike.data import exif
 
-    Args:
-        index: An index (default: the one updated last).
-        filters: Which images, as in ``path=sea/*``.
-        dry_run: Only count them.
-
-    Returns:
-        How many there were.
-    """
     with Index(find_index(index)) as opened:  # nothing is decoded, so any decoder will do
         where = parse(filters, opened.columns)
         if not where:
@@ -57,10 +54,13 @@ def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: b
             )
         columns = {condition.column for condition in where}
         opened.check_columns(columns)
-        if PROTOTYPE in columns and not opened.table.has(PROTOTYPE):
+        if opened.tags.column in columns:
+            raise LookalikeError("Tags cannot keep images out: remove by another column, as in `path=sea/*`.")
+        made = sorted(name for name in columns & {PROTOTYPE, *exif.COLUMNS} if not opened.table.has(name))
+        if made:  # the next run decides by the table alone what to leave out
+            source = "assigned by the model" if made[0] == PROTOTYPE else "read from the images"
             raise LookalikeError(
-                f"`{PROTOTYPE}` is assigned by the model and cannot keep images out: remove by another column, "
-                "as in `path=sea/*`."
+                f"`{made[0]}` is {source} and cannot keep images out: remove by another column, as in `path=sea/*`."
             )
         rows = _matching(opened.store, where)
         if rows and len(rows) == opened.store.count():
@@ -109,12 +109,12 @@ def _delete_rows(
             generation.complete = False
             manifest.write(index.path)
             store.delete(sorted(names))
-            store.flush()
             file = generation_folder(index.path, generation.number) / TABLE
             if file.exists():
                 table = Table.load(file)
                 table.take([name not in names for name in table.column("row_id")]).save(file)
             generation.images, generation.updated = store.count(), manifests.now()
+            generation.checksums = file_checksums(file.parent)
             generation.complete = complete and generation.images > 0  # an empty one cannot be switched to
             generation.writes += 1
             manifest.write(index.path)
@@ -166,8 +166,10 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
     try:
         named = find_index(index)
     except LookalikeError:
-        path = index_path(index)
-        unfinished = [path] if is_leftover(path) and any(path.iterdir()) else []
+        paths = [index_path(index), default_path(Path(index).expanduser().resolve())]
+        path = next((path for path in paths if is_leftover(path) or leftovers(path)), paths[0])
+        own = path.parent == folders.indexes()  # an empty folder elsewhere is not ours
+        unfinished = [path] if is_leftover(path) and (own or any(path.iterdir())) else []
         parts = leftovers(path) + unfinished
         if not parts:
             raise
@@ -181,45 +183,45 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         return result
     path = named.resolve()
     manifest = manifests.read(path)
-    with hold(path / ".lock", f"The index `{path.name}`"):
-        parts, thumbs, caches = leftovers(path), _thumbnails(path), _caches(path, manifest)
-        uploads = folders.home() / "queries" / path_key(path)
+    served = f"The index `{path.name}` is being served: stop `lookalike serve` first."
+    alone = contextlib.nullcontext() if dry_run else in_use(path, served, alone=True)
+    with hold(path / ".lock", f"The index `{path.name}`"), alone:
+        parts, caches = leftovers(path), _caches(path, manifest)
+        uploads = user_rows("SELECT length(image) FROM upload WHERE place = ?", (path_key(path),))
         result = PurgeResult(
             manifest.name,
             max((g.images for g in manifest.generations), default=0),
-            sum(folders.disk_usage(place) for place in (path, *parts, uploads, *caches, *thumbs)),
-            len(thumbs),
-            len(list(uploads.glob("u.*.json"))),
+            sum(size for (size,) in uploads) + sum(folders.disk_usage(place) for place in (path, *parts, *caches)),
+            sum(file.parent.name == "thumbs" for file in caches),
+            len(uploads),
         )
         if dry_run:
             return result
         if parts:
             clear_leftovers(path)
         remove_generations(path)
-        for file in (*thumbs, *caches):
-            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-        for folder in (uploads, folders.cache("thumbs") / path_key(path)):
-            shutil.rmtree(folder, ignore_errors=True)
+        for file in caches:
+            artifacts.delete(file)
+        if uploads:
+            write_uploads("DELETE FROM upload WHERE place = ?", [(path_key(path),)])
         (path / FILE).unlink()  # from here on it is not an index
     shutil.rmtree(path)
     return result
 
 
-def _thumbnails(path: Path) -> list[Path]:
-    return list(folders.cache("thumbs").glob(f"{path_key(path)}/*/*.jpg"))
+def write_uploads(statement: str, rows: Sequence[Any]) -> None:
+    """Change the table of kept uploads; what is deleted is overwritten."""
+    with contextlib.closing(user_database(UPLOADS)) as database, database.transaction() as connection:
+        connection.execute("PRAGMA secure_delete=1")
+        connection.executemany(statement, rows)
 
 
 def _caches(path: Path, manifest: Manifest) -> list[Path]:
-    """Cache entries about the images of an index: facts, features and pixels of its tables."""
+    """Artifacts about the images of an index: its thumbnails, facts about its folders, features of its tables."""
     from lookalike.data import Table
-    from lookalike.searching.image_facts import cache_files
+    from lookalike.searching.image_facts import cache_group
 
     tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
-    fingerprints = {table.fingerprint() for table in tables}
     roots = {Index(path, generation.number).root for generation in manifest.generations}
-    entries = {file for root in roots | {table.root for table in tables} for file in cache_files(root)}
-    for about in (*folders.cache("features").glob("*/info.json"), *folders.cache("pixels").glob("*/about.json")):
-        document = read_json(about, "cache entry")
-        if document.get("table", document.get("about", {}).get("table")) in fingerprints:
-            entries.add(about.parent)
-    return sorted(entries)
+    groups = {cache_group(root) for root in roots | {table.root for table in tables}}
+    return artifacts.of_groups({path_key(path), *groups, *(table.fingerprint() for table in tables)})

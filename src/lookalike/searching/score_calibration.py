@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,23 +45,16 @@ class Scores:
 def fit(folder: Path, store: Store, *, folder_labels: bool = False, progress: bool = True) -> Scores:
     """Fit and store a calibration, on images that the model was not trained on where there are enough.
 
-    Args:
-        folder: Folder of the generation.
-        store: Its store.
-        folder_labels: Labels are names of subfolders, which may be albums: fit only if their images look alike.
-        progress: Whether to show progress.
-
-    Returns:
-        The calibration.
+    Labels that are names of subfolders (``folder_labels``) may be albums: they count only if their images look alike.
     """
-    from lookalike.evaluation.calibration import calibrate, label_agreement, random_pair_scores
+    from lookalike.evaluation.calibration import calibrate, labels_are_albums, random_pair_scores
 
     with Progress("Calibrating scores", shown=progress):
         seen = training_overlap.training_images(folder / "model")
         vectors, labels, contents, held_out = _sample(store, seen)
         caveat = training_overlap.UNKNOWN if seen is None else ""
         calibration, why, note, queries = None, "no image has a label", "", labels[:0]
-        albums = folder_labels and label_agreement(vectors, labels, ids=contents).weak
+        albums = folder_labels and labels_are_albums(vectors, labels, ids=contents)
         # If too few images were held out, calibrate on training images, and say so.
         for mask, note_ in ((held_out, caveat), (np.ones_like(held_out), caveat or training_overlap.SEEN)) * (
             not albums
@@ -78,7 +71,7 @@ def fit(folder: Path, store: Store, *, folder_labels: bool = False, progress: bo
     scores = Scores(calibration, random_pairs, why, note if calibration is not None or albums else "")
     document = {
         "calibration": None if calibration is None else calibration.to_json(),
-        "background": None if random_pairs is None else random_pairs.to_json(),
+        "background": None if random_pairs is None else asdict(random_pairs),
         "why": why,
         "note": scores.note,
         "queries": len(queries),
@@ -100,7 +93,7 @@ def read(folder: Path) -> Scores:
     calibration, background = document.get("calibration"), document.get("background")
     return Scores(
         Calibration.from_json(calibration) if calibration else None,
-        RandomPairScores.from_json(background) if background else None,
+        RandomPairScores(**background) if background else None,
         document.get("why", ""),
         document.get("note", ""),
     )

@@ -1,19 +1,23 @@
-"""The ``verify`` command: check every file of an index."""
+"""The ``verify`` command: check every file of an index, a run or a model."""
 
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from lookalike.core.database import FILE, Database
+from lookalike.core.database import FILE, Database, read_document
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_json
 from lookalike.core.progress import Progress
+from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
-from lookalike.searching.index_folder import generation_folder, load_model, open_store
+from lookalike.searching import image_map
+from lookalike.searching.index_folder import file_checksums, generation_folder, load_model, open_store
 from lookalike.searching.locate import find_index
 from lookalike.searching.manifest import Generation, read
 from lookalike.store import Store
@@ -24,10 +28,10 @@ SAMPLE, K, MIN_RECALL = 100, 10, 0.97
 
 @dataclass
 class Verification:
-    """The result of checking an index.
+    """The result of checking an index, a run or a model.
 
     Args:
-        name: Name of the index.
+        name: Name of the index, run or model.
         problems: What is damaged, one sentence each; empty if nothing is.
         images: Number of images in the live generation.
         recall: Recall@10 of the live generation's search against exact search, on a sample of its own rows.
@@ -37,6 +41,7 @@ class Verification:
     problems: list[str] = field(default_factory=list)
     images: int = 0
     recall: float | None = None
+    kind: str = "index"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
@@ -44,14 +49,18 @@ class Verification:
 
     def __str__(self) -> str:
         recall = "" if self.recall is None else f", recall@{K} {self.recall:.3f}"
-        return "\n".join(self.problems) or f"The index {self.name} is whole: {self.images:,} images{recall}."
+        images = f": {self.images:,} images{recall}" if self.kind == "index" else ""
+        return "\n".join(self.problems) or f"The {self.kind} {self.name} is whole{images}."
 
 
 def verify(*, index: str | Path | None = None, progress: bool = True) -> Verification:
-    """Check all files of an index: database, vectors, models and graph.
+    """Check all files of an index, a run or a model against their checksums.
+
+    Of an index: database, vectors, models, tables, map and graph; of a run: settings, model, checkpoints, report and
+    index.
 
     Args:
-        index: An index (default: the one updated last).
+        index: An index, a run or a model folder (default: the index updated last).
         progress: Show a progress bar.
 
     Returns:
@@ -64,16 +73,21 @@ def verify(*, index: str | Path | None = None, progress: bool = True) -> Verific
         >>> print(la.verify(index="photos", progress=False))  # doctest: +SKIP
         The index photos is whole: 24 images, recall@10 1.000.
     """
+    if index is not None and (Run.is_run(index) or (Path(index) / "config.json").is_file()):
+        return _verify_run(Path(index)) if Run.is_run(index) else _verify_model(Path(index))
     path = find_index(index)
     with contextlib.closing(Database(path / FILE)) as database, database.errors():
         lines = [line for (line,) in database.connection.execute("PRAGMA integrity_check(10)")]
+        documents = [name for (name,) in database.connection.execute("SELECT name FROM document")]
     result = Verification(path.name, [] if lines == ["ok"] else [f"The database is damaged: {'; '.join(lines)}."])
+    for name in documents:  # a damaged one raises
+        read_document(path, name)
     manifest = read(path)
     with Progress("Checking", len(manifest.generations), shown=progress) as bar:
         for generation in manifest.generations:
             try:
                 _check_generation(path, generation, result, live=generation.number == manifest.live)
-            except LookalikeError as error:
+            except (LookalikeError, sqlite3.Error) as error:
                 result.problems.append(str(error))
             bar.advance()
     if result.problems:
@@ -81,10 +95,38 @@ def verify(*, index: str | Path | None = None, progress: bool = True) -> Verific
     return result
 
 
+def _verify_model(path: Path) -> Verification:
+    if load_model(path).fingerprint() != read_json(path / "config.json", "model's configuration")["fingerprint"]:
+        raise LookalikeError(f"The model `{path}` is damaged: its weights are not those that it was saved with.")
+    return Verification(path.name, kind="model")
+
+
+def _verify_run(path: Path) -> Verification:
+    """Read everything a run holds; the first damaged file raises."""
+    from lookalike.training import checkpoint
+
+    run = Run(path)
+    _ = run.config, run.result, run.read_sections()
+    for file in sorted(run.checkpoints.glob("*.pt")):
+        checkpoint.read(file)
+    if run.model.is_dir():
+        _verify_model(run.model)
+    if (path / "index" / FILE).exists():
+        verify(index=path / "index", progress=False)
+    return Verification(path.name, kind="run")
+
+
 def _check_generation(path: Path, generation: Generation, result: Verification, *, live: bool) -> None:
-    fingerprint = load_model(generation_folder(path, generation.number) / "model").fingerprint()
-    if fingerprint != generation.model.fingerprint:
-        result.problems.append(f"The model of generation {generation.number} is not the one that made its vectors.")
+    number, folder = generation.number, generation_folder(path, generation.number)
+    files = file_checksums(folder)
+    changed = [name for name, value in generation.checksums.items() if files.get(name) != value]
+    if changed and read(path).generation(number) == generation and generation.complete:  # else it is being updated
+        result.problems += [f"`{folder / name}` is damaged." for name in changed]
+    if (folder / image_map.FILE).exists() and image_map.Map.load(folder) is None:
+        result.problems.append(f"The map of generation {number} is damaged; it is drawn again when it is next shown.")
+    whole = not any(name.startswith("model/") for name in changed)
+    if whole and load_model(folder / "model").fingerprint() != generation.model.fingerprint:
+        result.problems.append(f"The model of generation {number} is not the one that made its vectors.")
     with contextlib.closing(open_store(path, generation)) as store:
         if isinstance(store, LocalStore):
             result.problems += store.verify()

@@ -19,6 +19,7 @@ from lookalike.evaluation import training_overlap
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import (
     as_embedder,
+    file_checksums,
     generation_folder,
     load_model,
     model_name,
@@ -78,8 +79,11 @@ class Writer:
 
     def copy_rows(self, rows: Sequence[tuple[str, dict[str, Any], Record]]) -> None:
         """Store rows (id, payload, old record) with the vectors and image facts of stored records."""
+        from lookalike.data import exif
+
         if rows:
-            facts = ("_hash", "content_id", "_ratio", "_color", PROTOTYPE)
+            facts = ["_hash", "content_id", "_ratio", "_color", PROTOTYPE]
+            facts += ["_exif", *exif.COLUMNS] if self.manifest.exif else []
             payloads = [{**{n: r.payload[n] for n in facts if n in r.payload}, **line} for _, line, r in rows]
             vectors = np.stack([record.vector for _, _, record in rows if record.vector is not None])
             self.store.upsert([name for name, _, _ in rows], vectors, payloads)
@@ -101,12 +105,11 @@ class Writer:
 
     def finish(self, *, live: bool = True) -> None:
         """Mark the generation as complete, and make it the live one unless told otherwise."""
-        self.generation.images = self.store.count()
+        self.generation.images, self.generation.checksums = self.store.count(), file_checksums(self.folder)
         self.generation.complete, self.generation.updated = True, manifests.now()
         self.generation.writes += 1
         if live:
             self.manifest.live = self.generation.number
-        self.store.flush()
         # Vectors of the same model from another decoder's pixels are replaced by these.
         fingerprint = self.generation.model.fingerprint
         same = [g for g in self.manifest.generations if g.model.fingerprint == fingerprint and g is not self.generation]
@@ -131,18 +134,6 @@ def open_writer(
     """Open the generation of a model for writing: the one it made before, or a new one.
 
     A generation whose images were decoded by another decoder is not extended; a new one replaces it when complete.
-
-    Args:
-        path: Folder of the index.
-        source: The image folder or table.
-        model: The model (default: that of the live generation).
-        store: Name or address of the store of a new generation.
-        explicit: Whether the user named this index; another model's vectors are refused then.
-        device: Device to load the model on.
-        dry_run: Create nothing.
-
-    Yields:
-        The writer.
     """
     from lookalike.data.decoding import DECODER
 

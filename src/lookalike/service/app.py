@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import gzip
 import signal
-import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 
 import h11
 import uvicorn
+from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse
@@ -24,12 +24,13 @@ from fastapi.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookalike._version import __version__
-from lookalike.service import api
-from lookalike.service.api.common import IndexDep
+from lookalike.service import api, limits
+from lookalike.service.api.common import IndexDep, ServiceDep
 from lookalike.service.auth import SCREEN_PREFIXES, SCREENS, rights_of
 from lookalike.service.http_errors import Problem, install_error_handlers
 from lookalike.service.image_files import original
 from lookalike.service.middleware import REPORT_POLICY, Metrics, RequestGuard, RequestLog
+from lookalike.service.schemas import describe
 from lookalike.service.state import Service
 
 STATIC = Path(__file__).parent / "static"
@@ -39,17 +40,18 @@ SEARCH = ("components/grid", "components/score", "views/search")
 MAP = ("views/map", "map/points", "map/paint_cpu", "map/canvas", "map/tiles")
 FACTS = ("info", "map", "map/now.bin")  # the data of the map's first paint
 IMMUTABLE = "private, max-age=31536000, immutable"
+GRACE_SECONDS = 0.5  # of silence that a connection may have even if there are many
 HEADER_SECONDS = 10.0  # for the header of a request, from the first byte or the start of the connection
-MAX_CONNECTIONS = 500  # a process has about a thousand files and sockets
 SHUTDOWN_SECONDS = 5  # for requests that are being answered; Docker waits for ten
 
 
-def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> FastAPI:
+def create_app(service: Service, *, hosts: frozenset[str] | None = None, cors: frozenset[str] = frozenset()) -> FastAPI:
     """Create the web application of a service.
 
     Args:
         service: The service.
         hosts: Host names that are answered; None answers all.
+        cors: Origins of web pages elsewhere that may use the API.
 
     Returns:
         An ASGI application, for uvicorn or a test client.
@@ -62,18 +64,21 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
+        to_thread.current_default_thread_limiter().total_tokens = limits.max_threads(40)
         yield
         service.close()
 
     # FastAPI's own documentation pages load scripts from other sites; /openapi.json stays.
     app = FastAPI(title="lookalike", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan)
+    described = app.openapi
+    app.openapi = lambda: app.openapi_schema or describe(described())  # type: ignore[method-assign]
     app.router.redirect_slashes = False  # redirects would repeat the Host header
     app.state.service = service
     metrics = Metrics(service)
     install_error_handlers(app)
     for router in api.ROUTERS:
         app.include_router(router)
-    _add_images(app, service)
+    _add_images(app)
     _add_page(app)
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
@@ -93,14 +98,14 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None) -> Fast
         headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
         return Response(service.reports.html(name), media_type="text/html; charset=utf-8", headers=headers)
 
-    app.add_middleware(RequestGuard, service=service, hosts=hosts)
+    app.add_middleware(RequestGuard, service=service, hosts=hosts, cors=cors)
     app.add_middleware(RequestLog, metrics=metrics)
     return app
 
 
-def _add_images(app: FastAPI, service: Service) -> None:
+def _add_images(app: FastAPI) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
-    async def thumbnail(request: Request, live: IndexDep, content: str, side: int) -> Response:
+    async def thumbnail(request: Request, service: ServiceDep, live: IndexDep, content: str, side: int) -> Response:
         etag = f'"{content}-{side}"'
         headers = {"Cache-Control": IMMUTABLE, "ETag": etag}
         if request.headers.get("if-none-match") == etag:
@@ -116,7 +121,7 @@ def _add_images(app: FastAPI, service: Service) -> None:
         return Response(live.queries.image(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
-    async def original_image(request: Request, live: IndexDep, name: str) -> Response:
+    async def original_image(request: Request, service: ServiceDep, live: IndexDep, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
             raise Problem(403, "Originals are not available to keys that can only read.")
         return await service.image_pool.run(original, request, live, name, keep_metadata=service.keep_metadata)
@@ -155,16 +160,6 @@ def _compressed(path: str, _changed: int) -> bytes:
     return gzip.compress(Path(path).read_bytes(), mtime=0)
 
 
-def max_connections() -> int:
-    """Connections that the limit of file handles allows; the index and uploads need some of them too."""
-    if sys.platform == "win32":
-        return MAX_CONNECTIONS
-    import resource
-
-    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(8, min(MAX_CONNECTIONS, (handles - 64) // 2)) if handles >= 0 else MAX_CONNECTIONS
-
-
 class Connection(H11Protocol):
     """uvicorn's HTTP connection with limits on their number and on silent clients."""
 
@@ -175,13 +170,21 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self.last_data = self.loop.time()
         self._start_timeout()
-        if len(self.connections) > max_connections():
+        if len(self.connections) > limits.max_connections():
             self._make_room()
 
     def _make_room(self) -> None:
-        """Close a connection that waits for its client: of the client with most of them, the longest silent."""
+        """Close a connection that waits for its client: of the client with most of them, the longest silent.
+
+        A client that has just connected gets its time, until there are twice as many connections.
+        """
         connections = [c for c in self.connections if isinstance(c, Connection)]
+        crowded = len(connections) > 2 * limits.max_connections()
+        silent_since = self.loop.time() - (0.0 if crowded else GRACE_SECONDS)
         waiting = [c for c in connections if c.conn.their_state in (h11.IDLE, h11.SEND_BODY)]
+        waiting = [c for c in waiting if c.last_data <= silent_since]
+        if not waiting and not crowded:
+            return
         clients = Counter(c.client[0] if c.client else "" for c in connections)
         victim = max(waiting, key=lambda c: (clients[c.client[0] if c.client else ""], -c.last_data), default=self)
         victim.transport.close()
@@ -196,6 +199,8 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timeout()
+        if self.cycle is not None:
+            self.cycle.scope["client_left"] = True  # type: ignore[typeddict-unknown-key]
         super().connection_lost(exc)
 
     def _start_timeout(self) -> None:
@@ -251,4 +256,7 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         self.exit_signal = sig
+        service = getattr(getattr(self.config.app, "state", None), "service", None)
+        if service is not None:
+            service.stop_scans()
         super().handle_exit(sig, frame)

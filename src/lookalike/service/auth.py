@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
@@ -9,11 +10,11 @@ import sqlite3
 import threading
 import time
 from dataclasses import asdict, astuple, dataclass, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from lookalike.core import folders
+from lookalike.core.database import FILE, Database, user_database
 from lookalike.core.errors import LookalikeError, choose
 
 COOKIE = "lookalike_session"
@@ -22,14 +23,14 @@ MAX_SESSIONS = 1_000
 SESSION_SECONDS = 30 * 86_400
 TIME = "%Y-%m-%dT%H:%M:%S%z"
 SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS keys (id TEXT PRIMARY KEY, name TEXT UNIQUE, rights TEXT, hash TEXT UNIQUE, "
+    "CREATE TABLE IF NOT EXISTS key(id TEXT PRIMARY KEY, name TEXT UNIQUE, rights TEXT, hash TEXT UNIQUE, "
     "created TEXT, used TEXT)"
 )
 # Open to everybody: the page itself, which then asks for a key, and the health check.
 PUBLIC_PATHS = ("/static/", "/health", "/api/v1/session")
-SCREENS = ("/", "/reports", "/map", "/duplicates", "/runs", "/settings", "/api")
+SCREENS = ("/", "/reports", "/map", "/browse", "/duplicates", "/runs", "/settings", "/api")
 SCREEN_PREFIXES = ("/duplicates/", "/runs/")  # screens with addresses below them
-QUERY_PATHS = ("/api/v1/search",)
+QUERY_PATHS = ("/api/v1/search", "/api/v1/browse/export")
 
 
 @dataclass
@@ -58,42 +59,32 @@ class Key:
 
 
 class KeyStore:
-    """The API keys of this user, stored as hashes in a database; a revoked key is refused at once.
+    """The API keys of this user, stored as hashes in the user's database; a revoked key is refused at once.
 
     Args:
-        path: The database; by default `keys.db` in the user's lookalike folder.
         required: Whether every client needs a key.
     """
 
-    def __init__(self, path: Path | None = None, *, required: bool = False) -> None:
-        self.path = path or folders.home() / "keys.db"
+    def __init__(self, *, required: bool = False) -> None:
         self.required = required
         self.local_key = f"lk_{secrets.token_urlsafe(32)}"  # for `lookalike search` on this machine while we run
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
+        self._database: Database | None = None  # open for reading
         self._used: dict[str, str] = {}
         self._sessions: dict[str, tuple[str, float]] = {}  # hash of the cookie -> key id, expiry
 
-    def _execute(self, statement: str, *values: str) -> list[Key]:
-        """Run a statement of one transaction; returns its rows as keys."""
-        with self._lock:
-            try:
-                if self._connection is None:
-                    folders.private_folder(self.path.parent)
-                    self.path.touch(mode=0o600)
-                    self._connection = sqlite3.connect(self.path, timeout=10, check_same_thread=False)
-                    self._connection.execute(SCHEMA)
-                with self._connection as connection:
-                    return [Key(*row) for row in connection.execute(statement, values)]
-            except sqlite3.IntegrityError:
-                raise LookalikeError(
-                    "There is already a key of this name: choose another, or revoke that one."
-                ) from None
-            except (sqlite3.Error, OSError) as error:
-                raise LookalikeError(f"The keys in `{self.path}` cannot be read or written ({error}).") from error
-
     def _keys(self) -> list[Key]:
-        return self._execute("SELECT * FROM keys ORDER BY rowid") if self.path.exists() else []
+        path = folders.home() / FILE
+        with self._lock:
+            if self._database is None and path.exists():
+                self._database = Database(path)
+            if self._database is None:
+                return []
+            return [Key(*row) for row in self._database.rows("SELECT * FROM key ORDER BY rowid")]
+
+    def _write(self, statement: str, *values: str) -> None:
+        with contextlib.closing(user_database(SCHEMA)) as database, database.transaction() as connection:
+            connection.execute(statement, values)
 
     def list(self) -> list[Key]:
         """All keys, with the time of their last use."""
@@ -107,7 +98,10 @@ class KeyStore:
             raise LookalikeError("A key needs a name of 1 to 60 characters.")
         secret = f"lk_{secrets.token_urlsafe(32)}"
         key = Key(secrets.token_hex(4), name, rights, _hash(secret), time.strftime(TIME))
-        self._execute("INSERT INTO keys VALUES (?, ?, ?, ?, ?, ?)", *astuple(key))
+        try:
+            self._write("INSERT INTO key VALUES (?, ?, ?, ?, ?, ?)", *astuple(key))
+        except sqlite3.IntegrityError:
+            raise LookalikeError("There is already a key of this name: choose another, or revoke that one.") from None
         return key, secret
 
     def revoke(self, name: str) -> Key:
@@ -116,7 +110,7 @@ class KeyStore:
         match = next((key for key in keys if key.id == name), None) or next((k for k in keys if k.name == name), None)
         if match is None:
             raise LookalikeError(f"There is no key `{name}`: `lookalike keys ls` lists them with their ids.")
-        self._execute("DELETE FROM keys WHERE id = ?", match.id)
+        self._write("DELETE FROM key WHERE id = ?", match.id)
         return match
 
     def verify(self, secret: str) -> Key | None:
@@ -153,11 +147,11 @@ class KeyStore:
         """Store when keys were last used, and close the database."""
         with self._lock:
             for name, used in self._used.items():
-                self._execute("UPDATE keys SET used = max(used, ?) WHERE id = ?", used, name)
+                self._write("UPDATE key SET used = max(used, ?) WHERE id = ?", used, name)
             self._used.clear()
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            if self._database is not None:
+                self._database.close()
+                self._database = None
 
 
 def rights_of(scope: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from lookalike.searching.duplicate_groups import Group, sort_key, suggest_keep
 from lookalike.searching.find_duplicates import Duplicates, all_vectors, dismiss, duplicates_in_table
 from lookalike.searching.image_facts import ImageFacts
 from lookalike.service.http_errors import Problem
+from lookalike.store import Record
 
 
 class DuplicateReview:
@@ -24,6 +26,8 @@ class DuplicateReview:
         self._duplicates: Duplicates | None = None
         self._time = ""
         self._dismissed: dict[str, Group] = {}
+        self._changed: dict[str, list[Group]] = {}  # by batch: groups as they were before its files were moved
+        self.moved: dict[str, Record] = {}  # rows whose files were moved; the index no longer has them
 
     def find(self, index: Index) -> dict[str, Any]:
         """Search an index for duplicates; returns the number of images and the counts by kind."""
@@ -31,7 +35,8 @@ class DuplicateReview:
             vectors = all_vectors(index)
         duplicates = duplicates_in_table(index.table, vectors, progress=False)
         with self._lock:
-            self._duplicates, self._time, self._dismissed = duplicates, time.strftime("%Y-%m-%dT%H:%M:%S%z"), {}
+            self._duplicates, self._time = duplicates, time.strftime("%Y-%m-%dT%H:%M:%S%z")
+            self._dismissed, self._changed, self.moved = {}, {}, {}
         return {"images": duplicates.images, "counts": duplicates.counts}
 
     @property
@@ -117,9 +122,26 @@ class DuplicateReview:
             batch = file_moves.move(duplicates.root, requests)
             stayed = {line["path"] for line in batch.left}
             gone = [row for row, request in zip(chosen, requests, strict=True) if request.path not in stayed]
-            duplicates.groups = [group for group in duplicates.groups if group.id not in merged]
+            before = duplicates.groups
+            duplicates.groups = [group for group in before if group.id not in merged]
             self._remove_rows(set(gone))
+            left = set(map(id, duplicates.groups))
+            self._changed[batch.id] = [group for group in before if id(group) not in left]
             return batch, gone
+
+    def restore(self, batch: str) -> None:
+        """Bring back the groups of a batch whose files were moved back, without files that are still away."""
+        with self._lock:
+            groups = self._changed.pop(batch, [])
+            if self._duplicates is None or not groups:
+                return
+            names = [{image.id for image in group.files} for group in groups]
+            others = [g for g in self.duplicates.groups if not any({i.id for i in g.files} <= name for name in names)]
+            self.duplicates.groups = sorted(others + groups, key=sort_key)
+            requests = self.duplicates.files_to_move([image for group in groups for image in group.files])
+            images = [image.id for group in groups for image in group.files]
+            away = (not os.path.lexists(self.duplicates.root / request.path) for request in requests)
+            self._remove_rows({name for name, gone in zip(images, away, strict=True) if gone})
 
     def _remove_rows(self, rows: set[str]) -> None:
         """Remove moved files from the groups that remain."""

@@ -89,7 +89,8 @@ class Encoder:
     def warm(self) -> None:
         """Load the model, prepare it for speed, and run it once."""
         self.model(fast=True)
-        self.encode_crop(self.model().crop(np.zeros((32, 32, 3), np.uint8)), timeout=600)
+        with contextlib.suppress(Problem):  # the service is closing
+            self.encode_crop(self.model().crop(np.zeros((32, 32, 3), np.uint8)), timeout=600)
 
     def close(self) -> None:
         """Stop the threads after the waiting images."""

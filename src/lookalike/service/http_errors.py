@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -38,8 +39,15 @@ def error_response(status: int, message: str, *, retry_after: int | None = None)
     headers = {"Cache-Control": "no-store"}
     if retry_after is not None:
         headers["Retry-After"] = str(retry_after)
-    message = printable(" ".join(message.split()))
+    message = printable(" ".join(without_folders(message).split()))
     return JSONResponse({"error": {"status": status, "message": message}}, status, headers)
+
+
+def without_folders(message: str) -> str:
+    """A message without the folders of absolute paths, which are nobody's business on another machine."""
+    return re.sub(
+        r"`[^`]*`", lambda quoted: re.sub(r"(?<=[` ])([A-Za-z]:)?[\\/]([^`\\/]+[\\/])*", "", quoted[0]), message
+    )
 
 
 def install_error_handlers(app: FastAPI) -> None:

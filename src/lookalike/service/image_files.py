@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
-import threading
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from fastapi import Request, Response
 
-from lookalike.core import folders
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, write_bytes
+from lookalike.core.files import hash_bytes
 from lookalike.searching import Index
 from lookalike.searching.locate import path_key
 from lookalike.searching.payload import payload_box
@@ -27,19 +26,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("lookalike.service")
 SIDES = (96, 256, 512, 1024)
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
-CACHE_BYTES = 1_000_000_000
 SUFFIXES = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
 
 
 class Thumbnails:
-    """Thumbnails by content id, made on first use and kept in a bounded cache."""
+    """Thumbnails by content id, made on first use and kept in the artifact cache."""
 
-    def __init__(self, index: Index, *, limit: int = CACHE_BYTES) -> None:
-        self.index, self.limit = index, limit
-        self.cache = folders.cache_home() / "thumbs"
-        self.folder = self.cache / path_key(index.path)  # one for each index, so that `purge` finds all of them
-        self._lock = threading.Lock()
-        self._bytes: int | None = None
+    def __init__(self, index: Index) -> None:
+        self.index, self.group = index, path_key(index.path)  # one for each index, so that `purge` finds all of them
 
     def get(self, content: str, side: int) -> bytes:
         """A JPEG from the cache, or made now; `Problem` 404 if the image is not in the index or cannot be opened.
@@ -49,11 +43,11 @@ class Thumbnails:
             side: Longer side in pixels, one of `SIDES`.
         """
         record, path = self._find(content, side)
-        return _read(path) or self._make(record, path, side)
+        return artifacts.read(path) or self._make(record, path, side)
 
     def cached(self, content: str, side: int) -> bytes | None:
         """A thumbnail from the cache, or None."""
-        return _read(self._find(content, side)[1])
+        return artifacts.read(self._find(content, side)[1])
 
     def _find(self, content: str, side: int) -> tuple[Record, Path]:
         if side not in SIDES or not CONTENT_ID.fullmatch(content):
@@ -62,7 +56,7 @@ class Thumbnails:
         record = next((r for part in self.index.store.scan(where=where, batch=1) for r in part), None)
         if record is None:  # even if it is cached: images that left the index are not shown
             raise Problem(404, "This image is not in the index.")
-        return record, self.folder / content[:2] / f"{content}-{side}.jpg"
+        return record, artifacts.artifact("thumbs", [content, side], group=self.group)
 
     def _make(self, record: Record, path: Path, side: int) -> bytes:
         from lookalike.data import thumbnail
@@ -75,33 +69,10 @@ class Thumbnails:
         except LookalikeError as error:
             raise Problem(404, str(error)) from error
         try:
-            folders.cache("thumbs")
-            write_bytes(path, jpeg, private=True)
-            folders.touch(self.folder)
-            self._bound_cache(len(jpeg))
+            artifacts.write(path, jpeg)
         except (LookalikeError, OSError) as error:  # a full or read-only disk: it is made again next time
             log.warning("a thumbnail could not be stored", extra={"reason": str(error)})
         return jpeg
-
-    def _bound_cache(self, added: int) -> None:
-        """Keep the cache of all indexes below the limit: above it, the oldest fifth is deleted."""
-        with self._lock:
-            if self._bytes is None:
-                self._bytes = folders.disk_usage(self.cache)
-            else:
-                self._bytes += added
-            if self._bytes > self.limit:
-                files: list[Path] = sorted(self.cache.glob("**/*.jpg"), key=folders.last_used)
-                for path in files[: 1 + len(files) // 5]:
-                    path.unlink(missing_ok=True)
-                self._bytes = folders.disk_usage(self.cache)
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: bool) -> Response:

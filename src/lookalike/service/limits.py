@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import ctypes
 import math
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from lookalike.core.database import CANCELLED
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import FileTooLarge
 from lookalike.service.http_errors import Problem
@@ -26,13 +28,14 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 120_000_000  # decoded at once by all requests, about 4 bytes each: one very large image at a time
 MAX_PIXELS_PER_IMAGE = 100_000_000  # charged for one image at most, so that small ones need not wait for it
+MAX_CONNECTIONS = 500  # a process has about a thousand files and sockets
 LARGE_FILE_BYTES = 20_000_000  # a larger file is not even read while others are decoded
 MAX_FILE_BYTES = 200_000_000  # a larger file is not shown
 BUDGET_WAIT_SECONDS = 5.0
 MAX_CLIENTS = 10_000  # remembered by the rate limiter; the least recently seen is dropped first
-REQUEST_SECONDS = 60.0  # for scans of a request, once its body has arrived
+REQUEST_SECONDS = 30.0  # for scans of a request, once its body has arrived
+MAX_REQUESTS = 32  # of one client on another machine at a time, each with its body
 TRIM_PIXELS = 10_000_000  # after a larger image, freed memory is given back to the system
-DEADLINE: contextvars.ContextVar[float] = contextvars.ContextVar("deadline", default=math.inf)
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -135,10 +138,36 @@ def open_image(index: Index, record: Record) -> Iterator[bytes]:
         yield data
 
 
+def set_deadline(ended: Callable[[], bool]) -> None:
+    """Let the scans and statements of this request end after `REQUEST_SECONDS`, or once `ended` is true."""
+    start = time.monotonic()
+    CANCELLED.set(lambda: ended() or time.monotonic() - start > REQUEST_SECONDS)
+
+
 def check_deadline() -> None:
-    """Raise `Problem` 503 if the request of this thread has taken too long; called between the steps of scans."""
-    if time.monotonic() > DEADLINE.get():
+    """Raise `Problem` 503 if the request of this thread is to end; called between the steps of scans."""
+    if CANCELLED.get()():
         raise Problem(503, "This search takes too long. Use fewer filters, or try again later.", retry_after=30)
+
+
+def max_threads(threads: int) -> int:
+    """Threads of a pool that the limit of file handles allows: each may read the index, with two handles."""
+    return min(threads, max(2, max_connections() // 4))
+
+
+def max_connections() -> int:
+    """Connections that the limit of file handles allows; the index and uploads need some of them too."""
+    if sys.platform == "win32":
+        return MAX_CONNECTIONS
+    import resource
+
+    handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(8, min(MAX_CONNECTIONS, (handles - 64) // 3)) if handles >= 0 else MAX_CONNECTIONS
+
+
+def _run(function: Callable[[], T]) -> T:
+    check_deadline()  # it may have waited for longer than its client
+    return function()
 
 
 class WorkerPool:
@@ -154,7 +183,7 @@ class WorkerPool:
 
     def __init__(self, threads: int, capacity: int) -> None:
         self.threads, self.capacity, self.reserved = threads, capacity, 0
-        self._pool = ThreadPoolExecutor(threads, "lookalike-worker")
+        self._pool = ThreadPoolExecutor(max_threads(threads), "lookalike-worker")
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function in the pool; `Problem` 503 if all places are taken."""
@@ -163,7 +192,7 @@ class WorkerPool:
         self.reserved += 1
         try:
             context = contextvars.copy_context()  # with the request's deadline
-            return await asyncio.wrap_future(self._pool.submit(context.run, partial(function, *args, **kwargs)))
+            return await asyncio.wrap_future(self._pool.submit(context.run, _run, partial(function, *args, **kwargs)))
         finally:
             self.reserved -= 1
 

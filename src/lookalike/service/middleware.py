@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ipaddress
 import json
 import logging
+import re
 import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from lookalike.core.errors import LookalikeError
 from lookalike.service.auth import authenticate, required_rights
 from lookalike.service.http_errors import error_response
-from lookalike.service.limits import RateLimiter, request_cost
+from lookalike.service.limits import MAX_REQUESTS, RateLimiter, request_cost
 from lookalike.service.uploads import Receive, RequestBody, too_large
 
 if TYPE_CHECKING:
@@ -29,6 +32,7 @@ Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+INDEX_PATH = re.compile(r"(/api/v1)?/indexes/([^/]+)(/.*)")
 UPLOAD_PATH = "/api/v1/search"
 MOVE_PATH = "/api/v1/duplicates/move"
 RANK = {"none": 0, "read": 1, "write": 2}
@@ -67,22 +71,31 @@ class RequestGuard:
     A page of another site can make a browser send requests here, and a foreign domain name can be made to resolve to
     this machine. Therefore the `Host` must be ours, and whatever changes something must carry the header
     `X-Lookalike`, which a foreign page cannot set. `scope["exit_stack"]` holds what a request uses until it is
-    answered.
+    answered. Pages of the origins in `cors` may use the API as programs do, with a key but without cookies.
     """
 
-    def __init__(self, app: App, *, service: Service, hosts: frozenset[str] | None) -> None:
-        self.app, self.service, self.hosts = app, service, hosts
+    def __init__(
+        self, app: App, *, service: Service, hosts: frozenset[str] | None, cors: frozenset[str] = frozenset()
+    ) -> None:
+        self.app, self.service, self.hosts, self.cors = app, service, hosts, cors
         self.rate_limiter = RateLimiter(service.limits.rate, service.limits.burst)
+        self.active: collections.Counter[str] = collections.Counter()  # requests of each client now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        self._choose_index(scope)
         limit = self.body_limit(scope["path"])
         body = RequestBody(receive, limit)
+        origin = dict(scope["headers"]).get(b"origin", b"")
+        shared = _cors_headers(origin) if origin.decode("latin-1") in self.cors else []
 
         async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
+                if self.cors:  # also images, which are fetched without an origin
+                    shared.append((b"cross-origin-resource-policy", b"cross-origin"))
+                message["headers"] = [*message["headers"], *shared]
                 present = {name.lower() for name, _ in message["headers"]}
                 extra = [(name, value) for name, value in HEADERS if name not in present]
                 message["headers"] = [*message["headers"], *extra]
@@ -97,17 +110,33 @@ class RequestGuard:
 
         with contextlib.ExitStack() as scope["exit_stack"]:
             try:
-                refusal = self._refusal(scope, limit)
+                preflight = bool(shared) and scope["method"] == "OPTIONS"
+                refusal = Response(status_code=204) if preflight else self._refusal(scope, limit)
             except LookalikeError as error:
                 log.error("the keys cannot be read", extra={"reason": str(error)})
                 refusal = error_response(503, "The keys of this server cannot be read; its log says more.")
             if refusal is None:
-                await self.app(scope, body, guarded_send)
+                client = _address(scope)
+                self.active[client] += 1
+                try:
+                    await self.app(scope, body, guarded_send)
+                finally:
+                    self.active[client] -= 1
+                    if not self.active[client]:
+                        del self.active[client]
                 return
         # A client that is refused while still sending may see a broken connection instead of the message: small
         # bodies are read before they are refused, and the connection stays open.
         await body.drain(self.service.limits.document)
         await refusal(scope, receive, add_headers)
+
+    def _choose_index(self, scope: Scope) -> None:
+        """Address one of several indexes: `/api/v1/indexes/NAME/search` is `/api/v1/search` of that index."""
+        match = INDEX_PATH.fullmatch(scope["path"])
+        service = self.service.services.get(match[2]) if match else None
+        if match and service:
+            scope["service"], scope["path"] = service, f"{match[1] or ''}{match[3]}"
+            scope["raw_path"] = quote(scope["path"]).encode()
 
     def body_limit(self, path: str) -> int:
         """Bytes of a body: a multipart upload, or a list of files to move, may be as large as an image."""
@@ -135,7 +164,10 @@ class RequestGuard:
             return refusal
         scope["rights"], scope["key"] = authenticate(self.service.keys, headers)
         # Several people may share a key: each address has a rate of its own.
-        client = f"{scope['key']} {(scope.get('client') or ('',))[0]}"
+        address = _address(scope)
+        if self.active[address] >= MAX_REQUESTS and address not in LOOPBACK and scope["path"] != "/health":
+            return error_response(429, "Too many requests at the same time. Try again in 1 s.", retry_after=1)
+        client = f"{scope['key']} {address}"
         wait = self.rate_limiter.wait(client, request_cost(scope["path"]))
         if wait:
             seconds = max(1, round(wait))
@@ -143,6 +175,7 @@ class RequestGuard:
         changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
         origin, site = headers.get(b"origin"), headers.get(b"sec-fetch-site")
         foreign = (origin is not None and _netloc(origin) != host) or site not in (None, b"same-origin", b"none")
+        foreign = foreign and (origin or b"").decode("latin-1") not in self.cors
         # A link from another site may lead to a screen or an image, but must not cause work.
         if foreign and (changes or scope["path"].startswith("/api/")):
             return error_response(403, "Requests from other sites are refused.")
@@ -186,6 +219,21 @@ def host_of(authority: str) -> str:
         return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
     except ValueError:
         return ""
+
+
+def _cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"access-control-allow-origin", origin),
+        (b"access-control-allow-methods", b"GET, POST, DELETE"),
+        (b"access-control-allow-headers", b"authorization, content-type, x-lookalike"),
+        (b"access-control-expose-headers", b"retry-after, x-request-id"),
+        (b"access-control-max-age", b"3600"),
+        (b"vary", b"Origin"),
+    ]
+
+
+def _address(scope: Scope) -> str:
+    return str((scope.get("client") or ("",))[0])
 
 
 def _netloc(origin: bytes) -> str:
@@ -267,16 +315,18 @@ class Metrics:
         self.seconds = Histogram(
             "lookalike_request_seconds", "Time to answer", ["route"], registry=self.registry, buckets=LATENCY_BUCKETS
         )
-        gauges: dict[str, tuple[str, Callable[[], float]]] = {
-            "images": ("Images in the index", lambda: service.index.store.count()),
-            "generation": ("Live generation", lambda: service.index.generation.number),
-            "waiting": ("Images waiting for the model", lambda: service.encoder.waiting),
-            "encoded": ("Images embedded since the start", lambda: service.encoder.encoded),
-            "batches": ("Batches embedded since the start", lambda: service.encoder.batches),
-            "jobs": ("Jobs running", lambda: int(service.jobs.running() is not None)),
+        gauges: dict[str, tuple[str, Callable[[Service], float]]] = {
+            "images": ("Images in the index", lambda service: service.index.store.count()),
+            "generation": ("Live generation", lambda service: service.index.generation.number),
+            "waiting": ("Images waiting for the model", lambda service: service.encoder.waiting),
+            "encoded": ("Images embedded since the start", lambda service: service.encoder.encoded),
+            "batches": ("Batches embedded since the start", lambda service: service.encoder.batches),
+            "jobs": ("Jobs running", lambda service: int(service.jobs.running() is not None)),
         }
         for name, (help_text, value) in gauges.items():
-            Gauge(f"lookalike_{name}", help_text, registry=self.registry).set_function(value)
+            gauge = Gauge(f"lookalike_{name}", help_text, ["index"], registry=self.registry)
+            for index, one in service.services.items():
+                gauge.labels(index).set_function(partial(value, one))
 
     def observe(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request and its duration."""

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import in_use
 from lookalike.searching import Index, image_map
 from lookalike.searching import manifest as manifests
 from lookalike.searching.locate import path_key
@@ -43,13 +43,16 @@ class OpenIndex:
 
     def __init__(self, index: Index, keep_days: float, shown_map: PreviousMap | None = None) -> None:
         self.index = index
+        self._in_use = contextlib.ExitStack()
+        self._in_use.enter_context(in_use(index.path, f"The index `{index.name}` is being deleted."))
         self.encoder = Encoder(index)
         self.thumbnails = Thumbnails(index)
-        folder = folders.home() / "queries" / path_key(index.path)
         model = index.generation.model.fingerprint
-        self.queries = SavedQueries(folder, days=keep_days, model=model, encoder=self.encoder)
+        self.queries = SavedQueries(path_key(index.path), days=keep_days, model=model, encoder=self.encoder)
         self.users, self.closing = 0, False
         self.shown_map = shown_map
+        self.views: dict[Any, Any] = {}  # orders of Browse
+        self.tag_changes = 0
         self._map: MapData | None = None
         self._map_version: tuple[int, ...] | None = None
         self._map_lock = threading.Lock()
@@ -75,15 +78,14 @@ class OpenIndex:
         """Batches of the records that meet conditions, until the request's deadline or the end of the server."""
         for batch in self.index.store.scan(where=where, **options):
             check_deadline()
-            if self.closing:
-                raise Problem(503, "The server is stopping.")
             yield batch
 
     def where(self, filters: list[str]) -> list[Condition]:
         """Parse filters of the API.
 
         Args:
-            filters: `label:gull`, `label!:gull`, `path:sea/*`, or a region of the map, `area:…`.
+            filters: As on the command line (`label=gull`, `path!=sea/*`, `width>=1000`), also with a colon for the
+                equals sign, or a region of the map, `area:…`.
 
         Returns:
             Conditions for the store.
@@ -91,11 +93,9 @@ class OpenIndex:
         Raises:
             Problem: With status 410 or 422 if a region of the map is not valid.
         """
-        from lookalike.searching.filters import parse
-
         areas = [text for text in filters if self._is_area(text)]
-        conditions = parse([text for text in filters if text not in areas], self.index.columns, sign=":")
-        self.index.check_columns(condition.column for condition in conditions)
+        others = [self._with_equals(text) for text in filters if text not in areas]
+        conditions = self.index.where(others)
         if not areas:
             return conditions
         map_data = self.map_data
@@ -105,6 +105,14 @@ class OpenIndex:
         if sum(map(len, areas)) > 6 * MAX_CORNERS + 11 * len(areas):  # six digits per corner, after number and dot
             raise Problem(422, f"Regions of the map have at most {MAX_CORNERS} corners in total; draw a simpler one.")
         return conditions + [map_data.area(text) for text in areas]
+
+    def _with_equals(self, text: str) -> str:
+        """A filter that the page writes with a colon, with an equals sign."""
+        for name in sorted(self.index.columns, key=len, reverse=True):
+            for sign in (":", "!:"):
+                if text.startswith(f"{name}{sign}"):
+                    return f"{name}{sign[:-1]}={text[len(name) + len(sign) :]}"
+        return text
 
     def _is_area(self, text: str) -> bool:
         """Whether a filter is a region of the map: a column may be called `area`, too."""
@@ -153,6 +161,7 @@ class OpenIndex:
         self.queries.write_pending()
         self.encoder.close()
         self.index.close()
+        self._in_use.close()
 
 
 class IndexSwitcher:

@@ -10,7 +10,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked, hold
 from lookalike.core.run import Run
 from lookalike.reporting.charts import thin
-from lookalike.service.http_errors import Problem
+from lookalike.service.http_errors import Problem, without_folders
 
 SPARKLINE_POINTS = 40
 CURVE_POINTS = 1_000
@@ -69,7 +69,7 @@ class Reports:
                 row |= {"method": run.info.get("method", ""), "created": run.info.get("created", "")}
                 row["verdict"] = _verdict(run)
             except LookalikeError as error:
-                row["verdict"] = str(error)
+                row["verdict"] = without_folders(str(error))
             rows.append((path.joinpath("report.html").stat().st_mtime, row))
         return [row for _, row in sorted(rows, key=lambda pair: -pair[0])]
 
@@ -97,7 +97,13 @@ class RunCurves:
             config, log, result = run.config, run.read_log(), run.result
         except LookalikeError as error:
             empty = ("created", "step", "steps", "metric", "best", "best_step", "last", "first", "frozen", "resume")
-            damaged = {"method": "", "state": "damaged", "verdict": str(error), "curve": [], "measured": []}
+            damaged = {
+                "method": "",
+                "state": "damaged",
+                "verdict": without_folders(str(error)),
+                "curve": [],
+                "measured": [],
+            }
             return row | dict.fromkeys(empty) | damaged
         metric = str(config.get("metric") or "recall@1")
         points = _series(log, PREFIX + metric)

@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lookalike.core import folders
 from lookalike.core.device import resolve
@@ -24,7 +25,7 @@ REMOTE_RATE = 50.0  # default requests per second of a client on another machine
 
 def serve(
     *,
-    index: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
     run: str | os.PathLike[str] | None = None,
     host: str = "127.0.0.1",
     port: int = 8080,
@@ -35,18 +36,19 @@ def serve(
     originals: bool = False,
     host_names: Sequence[str] = (),
     proxy: str | None = None,
+    cors: Sequence[str] = (),
     keys: bool | None = None,
     rate: float | None = None,
     watch: bool = False,
     device: str = "auto",
 ) -> None:
-    """Serve an index: a search page and a JSON API.
+    """Serve one or several indexes: a search page and a JSON API.
 
     Runs until Ctrl-C. On this machine no key is needed; if other machines can connect, every client needs a key of
     `lookalike keys new NAME`, unless `keys` is false.
 
     Args:
-        index: Index to serve: a folder, a name, the image folder it was made from, or a run.
+        index: Indexes to serve, each a folder, a name, the image folder it was made from, or a run (repeatable).
         run: Run whose index is served.
         host: Address to listen on; `0.0.0.0` lets other machines connect.
         port: Port to listen on; 0 chooses a free one.
@@ -57,6 +59,7 @@ def serve(
         originals: Send originals also to keys that can only read.
         host_names: Further names by which clients reach this server, as behind a proxy (repeatable).
         proxy: Address of a reverse proxy whose X-Forwarded-For is believed; by default nobody's is.
+        cors: Origin of a web page elsewhere that may use the API, such as `https://shop.example` (repeatable).
         keys: Require a key; by default if other machines can connect.
         rate: Requests per second of one client; by default 50 for other machines, unlimited for this one.
         watch: Update the index when its image folder changes.
@@ -68,6 +71,8 @@ def serve(
     Example:
         >>> la.serve(index="photos", port=8080)  # doctest: +SKIP
     """
+    from threadpoolctl import threadpool_limits
+
     from lookalike.service.app import Server, create_app
     from lookalike.service.auth import KeyStore
     from lookalike.service.limits import Limits
@@ -79,8 +84,10 @@ def serve(
     resolve(device)
     if run is not None:
         run = find_run(run).path
-    opened = Index.open(index if run is None else run, device=device)
-    opened.store  # noqa: B018 (fail now, not at the first request, if another process holds it)
+    places = index if isinstance(index, Sequence) and not isinstance(index, str) else [index]
+    opened, *further = [Index.open(place, device=device) for place in ([run] if run is not None else places or [None])]
+    for one in (opened, *further):
+        one.store  # noqa: B018 (fail now, not at the first request)
     local = _is_loopback(host)
     key_store = KeyStore(required=not local if keys is None else keys)
     if key_store.required and not key_store.list():
@@ -99,21 +106,24 @@ def serve(
         originals=originals,
         keep_metadata=keep_metadata,
         watch=EVERY if watch else 0.0,
+        further=further,
     )
     names = {host.lower(), *map(str.lower, host_names)}
     if not local:
         names |= {ANY_ADDRESS, socket.gethostname().lower(), socket.getfqdn().lower()}
-    app = create_app(service, hosts=LOOPBACK | names)
+    app = create_app(service, hosts=LOOPBACK | names, cors=frozenset(map(_origin, cors)))
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (stop with Ctrl-C)")
-    say(f"Index     {opened.name}: {opened.store.count():,} images")
-    say(f"Model     {opened.generation.model.short}")
+    for name, each in service.services.items():
+        say(f"Index     {name}: {each.index.store.count():,} images, model {each.index.generation.model.short}")
     if key_store.required:
         say(f"Keys      {len(key_store.list()):,}; every client needs one")
     elif not local:
         warn(f"everybody who can reach {host} can search and change this index; no key is required.")
     # The threads that feed the model must not wait long for those that read requests and write answers.
     sys.setswitchinterval(0.0005)
+    # Requests already run side by side: threads of a matrix product would spin while those of others are at work.
+    threadpool_limits(1, user_api="blas")
     server = Server(app, proxy=proxy)
     try:
         server.run(sockets=[listener])
@@ -123,6 +133,13 @@ def serve(
         raise KeyboardInterrupt
     if server.exit_signal is not None:
         signal.raise_signal(server.exit_signal)
+
+
+def _origin(text: str) -> str:
+    parts = urlsplit(text.rstrip("/").lower())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+        raise LookalikeError(f"`--cors {text}` is no origin: write its scheme and name, as in `https://shop.example`.")
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _is_loopback(host: str) -> bool:

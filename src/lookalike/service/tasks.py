@@ -15,7 +15,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, progress_listener
 from lookalike.searching import Index, generations, image_map
 from lookalike.searching.indexing import update_index
-from lookalike.service.http_errors import Problem
+from lookalike.service.http_errors import Problem, without_folders
 
 if TYPE_CHECKING:
     from lookalike.service.state import Service
@@ -116,7 +116,7 @@ class Jobs:
         except KeyboardInterrupt:
             job.state, job.message = "stopped", "Stopped. Finished work is kept."
         except LookalikeError as error:
-            job.state, job.message = "failed", str(error)
+            job.state, job.message = "failed", without_folders(str(error))
         except Exception:
             log.exception("a job failed", extra={"job": job.id, "kind": job.kind})
             job.state, job.message = "failed", "Something went wrong in the server; its log says more."

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import re
 import secrets
+import sqlite3
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from lookalike.core.database import user_rows
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import format_bytes, read_json, write_bytes, write_json
-from lookalike.core.folders import last_used, private_folder
+from lookalike.core.files import format_bytes, printable
+from lookalike.searching.removal import write_uploads
+from lookalike.service.decode_child import BUDGET_PIXELS, decode_in_child, needs_child
 from lookalike.service.http_errors import Problem, error_response
+from lookalike.service.limits import PIXEL_BUDGET
 
 if TYPE_CHECKING:
     from lookalike.service.encoder import Encoder
@@ -30,12 +33,10 @@ FORMAT_COST = {"WEBP": 4, "JPEG2000": 4, "AVIF": 3, "HEIF": 3}  # memory per pix
 MIN_SIDE = 32  # pixels on the short side of a part
 BODY_SECONDS = 30.0  # of silence while a body is sent
 MIN_BYTES_PER_SECOND = 20_000  # a client at this speed never times out
-MAX_SAVED = 1_000  # saved queries
-TRIM_EVERY, TRIM_SECONDS = 20, 60.0  # delete old ones after so many uploads, or seconds
+MAX_SAVED = 1_000  # saved queries of an index
 STORED_SIDE = 512  # longer side in pixels of a saved query
 MAX_PENDING = 32  # queries that wait to be written
 RETRY_SECONDS = 60.0  # without saving queries after the disk was full or could not be written to
-QUERY_ID = re.compile(r"u\.[0-9a-f]{16}")
 Region = tuple[float, float, float, float]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 log = logging.getLogger("lookalike.service")
@@ -166,16 +167,47 @@ def decode_part(
     pixels = decode(data, box=within, min_side=max(side, smallest) / min(x2 - x1, y2 - y1))
     height, width = pixels.shape[:2]
     left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
-    if min(right - left, bottom - top) < min(smallest, width, height):
-        raise Problem(422, f"This part is too small to search by; it needs at least {smallest} pixels.")
+    _check_part(right - left, bottom - top, min(smallest, width, height))
     return pixels, pixels[top:bottom, left:right]
+
+
+def _check_part(width: float, height: float, smallest: int) -> None:
+    if min(width, height) < smallest:
+        raise Problem(422, f"This part is too small to search by; it needs at least {MIN_SIDE} pixels.")
+
+
+@contextlib.contextmanager
+def decode_upload(
+    data: bytes, width: int, height: int, region: Region | None, side: float
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Decode an upload as `decode_part` does, in a child process if its format may need much memory.
+
+    Args:
+        data: Content of the image file.
+        width: Width of the upright image.
+        height: Its height.
+        region: The part that counts.
+        side: Short side that the part needs.
+
+    Yields:
+        Pixels of the whole image, and of the part; they count against the pixel budget until the block ends.
+    """
+    if not needs_child(data, width * height):
+        with PIXEL_BUDGET.take(decoding_cost(data, width, height)):
+            yield decode_part(data, region, side)
+        return
+    if region is not None:
+        x1, y1, x2, y2 = region
+        _check_part((x2 - x1) * width, (y2 - y1) * height, min(MIN_SIDE, width, height))
+    with PIXEL_BUDGET.take(BUDGET_PIXELS):
+        yield decode_in_child(data, region, side, STORED_SIDE)
 
 
 def unreadable(name: str, reason: str) -> Problem:
     """The error for a file that is not an image, or a damaged one."""
     if reason.startswith(("it is not an image", "it holds")):
         return Problem(415, f"{_shown(name)} is not an image this server can read ({readable()}).")
-    return Problem(415, f"{_shown(name)} cannot be read: {reason}.")
+    return Problem(413 if reason.startswith("it takes") else 415, f"{_shown(name)} cannot be read: {reason}.")
 
 
 def readable() -> str:
@@ -195,27 +227,48 @@ class SavedQuery:
 
     vector: np.ndarray
     hash: str
-    ratio: float
+    width: int
+    height: int
+
+    @property
+    def ratio(self) -> float:
+        """Width by height."""
+        return round(self.width / self.height, 4)
+
+
+class _Row(NamedTuple):
+    """A row of the table of uploads."""
+
+    id: str
+    place: str
+    time: float
+    model: str
+    hash: str
+    width: int
+    height: int
+    vector: bytes
+    image: bytes
 
 
 class SavedQueries:
-    """A folder of uploaded queries: a small JPEG and the embedding of each.
+    """Uploaded queries in the user's database: a small JPEG and the embedding of each.
 
-    A query is answered first and written afterwards (`write_pending`). While the folder cannot be written to, queries
-    are answered without being kept.
+    A query is answered first and written afterwards (`write_pending`). While the database cannot be written to,
+    queries are answered without being kept; the last of those that were promised to be stay in memory.
 
     Args:
-        folder: Where they are stored.
+        place: Key of the index that they belong to.
         days: Days for which they are kept; 0 keeps none.
         model: Fingerprint of the model in use.
         encoder: Embeds the small image again after a switch to another model.
     """
 
-    def __init__(self, folder: Path, *, days: float, model: str, encoder: Encoder) -> None:
-        self.folder, self.days, self.model, self.encoder = folder, days, model, encoder
+    def __init__(self, place: str, *, days: float, model: str, encoder: Encoder) -> None:
+        self.place, self.days, self.model, self.encoder = place, days, model, encoder
         self._lock, self._write_lock = threading.Lock(), threading.Lock()
         self._pending: dict[str, tuple[SavedQuery, np.ndarray]] = {}
-        self._uploads, self._trimmed, self._retry_at = 0, -TRIM_SECONDS, 0.0
+        self._unsaved: dict[str, _Row] = {}  # where the database could not be written to
+        self._retry_at = 0.0
 
     @property
     def active(self) -> bool:
@@ -233,80 +286,72 @@ class SavedQueries:
         return name
 
     def write_pending(self) -> None:
-        """Write the queries that were taken since."""
+        """Write the queries that were taken since, and delete expired ones and those over the limit."""
         with self._write_lock:
-            while self._pending:
+            with self._lock:
+                batch = dict(self._pending)
+            if not batch:
+                return
+            rows = [self._row(name, *query) for name, query in batch.items()]
+            try:
+                self._write(rows)
+            except (LookalikeError, OSError, sqlite3.Error) as error:
+                self._retry_at = time.monotonic() + RETRY_SECONDS
+                log.warning("a query could not be kept", extra={"reason": str(error)})
+                self._unsaved = dict([*self._unsaved.items(), *((row.id, row) for row in rows)][-MAX_PENDING:])
+            finally:
                 with self._lock:
-                    name, (query, pixels) = next(iter(self._pending.items()))
-                try:
-                    self._write(name, query, pixels)
-                except (LookalikeError, OSError) as error:
-                    self._retry_at = time.monotonic() + RETRY_SECONDS
-                    log.warning("a query could not be kept", extra={"reason": str(error)})
-                finally:
-                    with self._lock:
-                        del self._pending[name]
+                    self._pending = {name: row for name, row in self._pending.items() if name not in batch}
 
-    def _write(self, name: str, query: SavedQuery, pixels: np.ndarray) -> None:
+    def _row(self, name: str, query: SavedQuery, pixels: np.ndarray) -> _Row:
         from lookalike.data import thumbnail
 
-        private_folder(self.folder)
-        self._trim()
-        write_bytes(self.folder / f"{name}.jpg", thumbnail(pixels, STORED_SIDE), private=True)
-        write_json(self.folder / f"{name}.json", {**asdict(query), "model": self.model}, private=True)
+        vector = np.float32(query.vector).tobytes()
+        image = thumbnail(pixels, STORED_SIDE)
+        return _Row(name, self.place, time.time(), self.model, query.hash, query.width, query.height, vector, image)
+
+    def _write(self, rows: Sequence[_Row]) -> None:
+        write_uploads("INSERT INTO upload VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
+        write_uploads(
+            "DELETE FROM upload WHERE place = :place AND (time < :oldest OR id NOT IN "
+            "(SELECT id FROM upload WHERE place = :place ORDER BY time DESC, rowid DESC LIMIT :most))",
+            [{"place": self.place, "oldest": self._oldest, "most": MAX_SAVED}],
+        )
+
+    @property
+    def _oldest(self) -> float:
+        return time.time() - self.days * 86_400
+
+    def _find(self, name: str) -> _Row | None:
+        """A query that has not expired; one that waits is written now."""
+        if name in self._pending:
+            self.write_pending()
+        row = self._unsaved.get(name)
+        if row is None and self.days > 0:
+            rows = user_rows("SELECT * FROM upload WHERE id = ? AND place = ?", (printable(name), self.place))
+            row = _Row(*rows[0]) if rows else None
+        return row if row is not None and row.time > self._oldest else None
 
     def get(self, name: str) -> SavedQuery:
         """Load a query by its id; `Problem` 410 if it has expired or was deleted."""
-        reason = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
-        if self.days <= 0:
-            reason = "This server does not keep uploaded images."
-        gone = Problem(410, f"{reason} Upload it again to search.")
-        path = self._path(name, ".json")
-        if path is None or self._expired(path):
-            raise gone
-        try:
-            document: dict[str, Any] = read_json(path, "query")
-        except LookalikeError:  # deleted at this moment
-            raise gone from None
-        if document["model"] == self.model:
-            vector = np.array(document["vector"], dtype=np.float32)
-        else:  # the model was switched: embed the small image again
-            vector = self.encoder.encode(self.image(name))
-        return SavedQuery(vector, document["hash"], document["ratio"])
+        row = self._find(name)
+        if row is None:
+            reason = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
+            if self.days <= 0:
+                reason = "This server does not keep uploaded images."
+            raise Problem(410, f"{reason} Upload it again to search.")
+        if row.model != self.model:  # it was switched
+            return SavedQuery(self.encoder.encode(row.image), row.hash, row.width, row.height)
+        return SavedQuery(np.frombuffer(row.vector, np.float32), row.hash, row.width, row.height)
 
     def image(self, name: str) -> bytes:
         """The small JPEG of a query; `Problem` 404 if it has expired or was deleted."""
-        path = self._path(name, ".jpg")
-        try:
-            if path is not None and not self._expired(path):
-                return path.read_bytes()
-        except FileNotFoundError:
-            pass  # deleted at this moment
-        raise Problem(404, "This image is no longer stored.")
+        row = self._find(name)
+        if row is None:
+            raise Problem(404, "This image is no longer stored.")
+        return row.image
 
     def forget(self, name: str) -> None:
         """Delete a query."""
-        for suffix in (".json", ".jpg"):
-            path = self._path(name, suffix)
-            if path is not None:
-                path.unlink(missing_ok=True)
-
-    def _path(self, name: str, suffix: str) -> Path | None:
-        """The file of a query, which is written now if it was not yet; None if this is no id."""
-        if name in self._pending:
-            self.write_pending()
-        return self.folder / f"{name}{suffix}" if QUERY_ID.fullmatch(name) else None
-
-    def _expired(self, path: Path) -> bool:
-        return time.time() - last_used(path) > self.days * 86_400  # also true if it does not exist
-
-    def _trim(self) -> None:
-        """Now and then, delete expired queries and those over the limit; safe with several servers."""
-        self._uploads += 1
-        if self._uploads < TRIM_EVERY and time.monotonic() < self._trimmed + TRIM_SECONDS:
-            return
-        self._uploads, self._trimmed = 0, time.monotonic()
-        files = sorted(self.folder.glob("u.*.jpg"), key=last_used)
-        for path in [p for p in files if self._expired(p)] + files[: max(0, len(files) - MAX_SAVED + 1)]:
-            for suffix in (".json", ".jpg"):
-                path.with_suffix(suffix).unlink(missing_ok=True)
+        if self._find(name) and not self._unsaved.pop(name, None):
+            write_uploads("DELETE FROM upload WHERE id = ?", [(name,)])

@@ -94,13 +94,10 @@ class SwapSequence:
 def separation(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
     """How much farther each class lies from the other side's mean than from its own side's mean."""
     own, other = means[list(train)], means[list(test)]
-    center, opposite = own.mean(0), other.mean(0)
-
-    def distance(rows: Floats, point: Floats) -> Floats:
-        distances: Floats = np.sqrt(((rows - point) ** 2).sum(1))
-        return distances
-
-    return distance(own, opposite) - distance(own, center), distance(other, center) - distance(other, opposite)
+    to_own, to_other = (
+        np.asarray(np.linalg.norm(means - center, axis=1), np.float64) for center in (own.mean(0), other.mean(0))
+    )
+    return (to_other - to_own)[list(train)], (to_own - to_other)[list(test)]
 
 
 def _pick(scores: Floats, side: Sequence[int], count: int, recent: deque[int], harder: bool) -> list[int]:

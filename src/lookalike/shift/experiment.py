@@ -29,6 +29,8 @@ from lookalike.training.setup import starting_model
 
 TABLE, SPLITS = "table.parquet", "splits.json"
 RECIPE = "shift"
+RUN_KIND = "shift"
+HOW = ("processes", "out", "resume", "report")  # options of which no result depends
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
 
 # The authors' constants where they differ from the method's defaults: for all images, and by layout.
@@ -62,20 +64,21 @@ class Experiment:
 
     Args:
         kind: Kind of run: ``shift`` or ``fewshot``.
-        config: Options of the command, kept in the run folder.
-        out: Run folder to create.
-        resume: Stopped run to open instead; it keeps the options it was started with.
+        options: Options of the command, kept in the run folder but for those of ``HOW``; a run to ``resume`` keeps the
+            options it was started with.
     """
 
-    def __init__(self, kind: str, config: Mapping[str, Any], out: str | Path | None, resume: str | Path | None) -> None:
-        if resume is None:
-            if config["data"] is None:
+    def __init__(self, kind: str, options: Mapping[str, Any]) -> None:
+        if options["resume"] is None:
+            if options["data"] is None:
                 raise LookalikeError("No images given: give a folder of images with classes.")
-            self.run = Run.create(kind, {name: _plain(value) for name, value in config.items()}, path=out)
+            config = {name: _plain(value) for name, value in options.items() if name not in HOW}
+            self.run = Run.create(kind, config, path=options["out"])
         else:
-            self.run = find_run(resume)
+            self.run = find_run(options["resume"])
             if self.run.info.get("method") != kind:
                 raise LookalikeError(f"`{self.run.path}` is a run of {self.run.info.get('method')}, not one of {kind}.")
+            progress.say(f"Resuming: {len(list(self.path('jobs').glob('*.json'))):,} runs are finished.")
         self.config = self.run.config
 
     def path(self, name: str = TABLE) -> Path:
@@ -140,9 +143,9 @@ class Experiment:
                     key = f"{method} {shorts[model]} split {split.id} seed {seed}"
                     about = {"method": method, "model": model, "split": split.id, "fid": split.fid, "seed": seed}
                     descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
-        count = processes or threads()
+        stored = Jobs(self.run.path / "jobs")
         with progress.Progress("Runs", len(jobs)) as bar:
-            for key, result in Jobs(self.run.path / "jobs").run_many(jobs, function, processes=count):
+            for key, result in stored.run_many(jobs, function, processes=processes or threads()):
                 bar.advance(note=key)
                 yield descriptions[key], result
 
@@ -184,9 +187,6 @@ def trial_settings(
 def select_splits(numbers: Sequence[int] | None, splits: SplitSet) -> list[Split]:
     """The splits with these numbers, or all."""
     return [splits.split(number) for number in numbers] if numbers else list(splits.splits)
-
-
-RUN_KIND = "shift"
 
 
 def run(
@@ -248,6 +248,7 @@ def run(
         >>> run.result["ags"]["recall@1"]["ms"]["value"]  # doctest: +SKIP
         0.62
     """
+    config = dict(locals())
     choose(select, ("validation", "test"), "a way to choose the step")
     from lookalike import methods as registry
 
@@ -255,23 +256,8 @@ def run(
         registry.find(name)
     if transfer and (settings or {}).get("views", {}).get("mode") == "end_to_end":
         raise LookalikeError("`transfer` needs heads on cached features; leave `views.mode` at cached.")
-    config = {
-        "data": data,
-        "layout": layout,
-        "splits": splits,
-        "methods": methods,
-        "models": models,
-        "count": count,
-        "only": only or [],
-        "seeds": seeds,
-        "steps": steps,
-        "recipe": recipe,
-        "settings": settings,
-        "select": select,
-        "transfer": transfer,
-    }
-    experiment = Experiment(RUN_KIND, config, out, resume)
-    with experiment.run.locked():
+    experiment = Experiment(RUN_KIND, config)
+    with experiment.run.locked(), experiment.run.continued_by("shift run"):
         return _run(experiment, processes, report=report)
 
 

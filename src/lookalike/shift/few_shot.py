@@ -93,28 +93,13 @@ def fewshot(
         >>> run.result["summary"][0]["recall@1"]["gain"]["value"]  # doctest: +SKIP
         0.021
     """
+    config = {**locals(), "models": [model], "shots": sorted(set(shots))}
     if not shots or min(shots) < 2:
         raise LookalikeError("Few-shot needs at least 2 images of every class: one alone has no pair to learn from.")
     if (settings or {}).get("views", {}).get("mode") == "end_to_end":
         raise LookalikeError("Few-shot adapts heads on cached features; leave `views.mode` at cached.")
-    config = {
-        "data": data,
-        "layout": layout,
-        "splits": splits,
-        "methods": methods,
-        "models": [model],
-        "shots": sorted(set(shots)),
-        "episodes": episodes,
-        "adapt_steps": adapt_steps,
-        "count": count,
-        "only": only or [],
-        "seeds": seeds,
-        "steps": steps,
-        "recipe": recipe,
-        "settings": settings,
-    }
-    experiment = Experiment(FEWSHOT_KIND, config, out, resume)
-    with experiment.run.locked():
+    experiment = Experiment(FEWSHOT_KIND, config)
+    with experiment.run.locked(), experiment.run.continued_by("shift fewshot"):
         return _run(experiment, processes)
 
 
@@ -170,18 +155,18 @@ def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
     for fid, split, method, shots in keys:
         mine = [r for r in rows if (r["split"], r["method"], r["shots"]) == (split, method, shots)]
         episodes = sorted({row["episode"] for row in mine})
-        found: dict[str, Any] = {"split": split, "fid": fid, "method": method, "shots": shots, "episodes": len(mine)}
+        entry: dict[str, Any] = {"split": split, "fid": fid, "method": method, "shots": shots, "episodes": len(mine)}
         for name in MEASURES:
             zero, few = (
                 np.array([np.mean([r[side][name] for r in mine if r["episode"] == e]) for e in episodes])
                 for side in ("zero", "few")
             )
-            found[name] = {
+            entry[name] = {
                 "zero": float(zero.mean()),
                 "few": float(few.mean()),
                 "gain": ags.t_interval(few - zero).to_json(),
             }
-        out.append(found)
+        out.append(entry)
     return out
 
 
@@ -191,15 +176,15 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
     for name in MEASURES:
         cells: list[list[s.Cell]] = []
         for row in summary:
-            found = row[name]
-            gain = {k: 100 * v for k, v in found["gain"].items()}
+            measured = row[name]
+            gain = {k: 100 * v for k, v in measured["gain"].items()}
             cells.append(
                 [
                     f"split {row['split']}",
                     row["method"],
                     row["shots"],
-                    s.Value(value=found["zero"]),
-                    s.Value(value=found["few"]),
+                    s.Value(value=measured["zero"]),
+                    s.Value(value=measured["few"]),
                     s.Value(**gain, digits=1, signed=True),
                 ]
             )
@@ -260,8 +245,8 @@ def stored_episode(
     for k in shots:
         try:
             named = supports[str(k)][str(number)]
-            wanted = [(name, Path(file).name) for name, files in named.items() for file in files]
-            out[str(k)] = np.sort(np.array([row_of[key] for key in wanted], np.int64))
+            expected = [(name, Path(file).name) for name, files in named.items() for file in files]
+            out[str(k)] = np.sort(np.array([row_of[key] for key in expected], np.int64))
         except KeyError as error:
             raise LookalikeError(f"Episode {number} with {k} shots refers to {error}, which does not exist.") from error
     return {**out, "queries": np.setdiff1d(rows, np.concatenate(list(out.values())))}

@@ -149,13 +149,6 @@ def draw_folder(
     return None
 
 
-def folder_recall(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """Fraction of the images whose nearest neighbor has their class; an image alone in its class has none."""
-    scores = vectors @ vectors.T
-    np.fill_diagonal(scores, -np.inf)
-    return float((labels[scores.argmax(axis=1)] == labels).mean())
-
-
 def grade_folders(
     images: LabeledFeatures, encode: Encode, *, seed: int = 0
 ) -> tuple[list[GradedFolder], TrainingReference, np.ndarray]:
@@ -188,7 +181,7 @@ def grade_folders(
             drawn += [(rows, excluded) for rows in folders if rows is not None]
 
     def grade(rows: np.ndarray, excluded: np.ndarray | None) -> GradedFolder:
-        found, nearest_row = folder_features(vectors[rows], features[rows], centers)
+        columns, nearest_row = folder_features(vectors[rows], features[rows], centers)
         codes = np.unique(labels[rows])
         return GradedFolder(
             tuple(codes.tolist()),
@@ -197,7 +190,7 @@ def grade_folders(
             len(rows),
             reference.distance(reference.project(features[rows])),
             float((labels[rows][nearest_row] == labels[rows]).mean()),
-            tuple(found.tolist()),
+            tuple(columns.tolist()),
         )
 
     with numpy_thread_pool() as pool:  # small matrices: a folder a core

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.data.table import Table
-from lookalike.shift.class_swaps import choose_steps, swap_sequence
+from lookalike.shift.class_swaps import DRAWS, choose_steps, swap_sequence
 from lookalike.shift.fid import ClassFID, Measure, Side
 from lookalike.shift.split_set import Split, SplitSet, data_facts
 
@@ -81,32 +81,20 @@ def splits(
     readable = audit(table, near=False, progress=progress).table
     if isinstance(model, (str, Path)):
         model = Embedder.from_pretrained(model, device=device, size=size, pooling=pooling)
-    made = make_splits(
-        readable, model, measure=measure, count=count, removal=removal, draws=draws, seed=seed, progress=progress
-    )
+    options: dict[str, Any] = {"measure": measure, "count": count, "removal": removal, "draws": draws, "seed": seed}
+    made = make_splits(readable, model, progress=progress, **options)
     if out is not None:
         made.save(out)
     return made
 
 
-def make_splits(
-    table: Table,
-    model: Embedder,
-    *,
-    measure: Measure = "samples",
-    count: int = 9,
-    removal: str = "pure",
-    draws: int = 5,
-    seed: int = 0,
-    easier: bool = True,
-    progress: bool = False,
-) -> SplitSet:
-    """Like :func:`splits`, from readable images and a loaded model; without ``easier``, none below the start."""
+def make_splits(table: Table, model: Embedder, *, progress: bool = False, **options: Any) -> SplitSet:
+    """Like :func:`splits`, from readable images and a loaded model; ``options`` are those of `split_features`."""
     from lookalike.data.augmentation import CenterView
     from lookalike.models import features_for
 
     table = table.take(pc.sort_indices(table.arrow["row_id"]).to_numpy())  # any order gives the same file
-    check_options(measure, count, removal, draws)
+    check_options(**options)
     default_sides(table)  # raises before the features are computed
     features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
     about = {
@@ -115,11 +103,12 @@ def make_splits(
         "pooling": model.pooling.name,
         "preprocess": model.preprocess.to_json(),
     }
-    options: dict[str, Any] = {"count": count, "removal": removal, "draws": draws, "seed": seed, "easier": easier}
-    return split_features(table, features, about, measure=measure, **options)
+    return split_features(table, features, about, **options)
 
 
-def check_options(measure: str, count: int, removal: str, draws: int) -> None:
+def check_options(
+    measure: str = "samples", count: int = 9, removal: str = "pure", draws: int = DRAWS, **others: Any
+) -> None:
     """Raise if an option is invalid, before anything is computed."""
     choose(measure, ("samples", "means"), "what FID can be measured on")
     choose(removal, REMOVAL_RULES, "a rule of removal")
@@ -160,11 +149,11 @@ def split_features(
     measure: Measure = "samples",
     count: int = 9,
     removal: str = "pure",
-    draws: int = 5,
+    draws: int = DRAWS,
     seed: int = 0,
     easier: bool = True,
 ) -> SplitSet:
-    """Like :func:`splits`, from features that are already computed."""
+    """Like :func:`splits`, from features that are already computed; without ``easier``, none below the start."""
     check_options(measure, count, removal, draws)
     codes, names = table.labels()
     labeled = codes >= 0

@@ -46,9 +46,9 @@ class GradedFolder:
     recall: float
     features: tuple[float, ...]
 
-    def columns(self, *, told: bool) -> list[float]:
+    def columns(self, *, classes_known: bool) -> list[float]:
         """The features of a fit, with the number of classes if it is known."""
-        return folder_columns(self.features, self.distance, self.images, self.count if told else None)
+        return folder_columns(self.features, self.distance, self.images, self.count if classes_known else None)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -107,9 +107,9 @@ class Estimator:
     limit: np.ndarray
 
     @classmethod
-    def fit(cls, folders: Sequence[GradedFolder], *, told: bool = False) -> Estimator:
+    def fit(cls, folders: Sequence[GradedFolder], *, classes_known: bool = False) -> Estimator:
         """Fit on graded folders, with or without their number of classes."""
-        x = np.array([folder.columns(told=told) for folder in folders])
+        x = np.array([folder.columns(classes_known=classes_known) for folder in folders])
         images = np.array([folder.images for folder in folders])
         truth = arcsine((np.array([f.recall for f in folders]) * images + 0.375) / (images + 0.75))
         mean, scale = x.mean(axis=0), x.std(axis=0)

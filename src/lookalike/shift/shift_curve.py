@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ class ShiftCurve:
         model: Fingerprint of the model.
         folders: Graded folders.
         estimator: Estimates recall without the number of classes.
-        estimator_told: The same where it is known.
+        estimator_classes_known: The same where it is known.
         reference: Training images that distances are measured from.
         class_centers: Mean embeddings of the training classes.
         far: Distance to the nearest training image that 99 % of held-out images stay below.
@@ -128,7 +129,7 @@ class ShiftCurve:
     model: str
     folders: Sequence[GradedFolder]
     estimator: Estimator
-    estimator_told: Estimator
+    estimator_classes_known: Estimator
     reference: TrainingReference
     class_centers: np.ndarray
     far: float
@@ -147,10 +148,10 @@ class ShiftCurve:
                 "labeled images of other classes with --data."
             )
         folders, reference, centers = grade_folders(images, encode, seed=seed)
-        estimator, told = Estimator.fit(folders), Estimator.fit(folders, told=True)
+        estimator, classes_known = Estimator.fit(folders), Estimator.fit(folders, classes_known=True)
         far, style = far_limit(images, reference), StyleScore.fit(images, seed=seed)
         about = {**about, "folders": len(folders), "styles": list(images.styles), "seed": seed}
-        return cls(model, folders, estimator, told, reference, centers, far, style, about)
+        return cls(model, folders, estimator, classes_known, reference, centers, far, style, about)
 
     def place(
         self, vectors: np.ndarray, features: np.ndarray, *, level: float = 0.9, classes: int | None = None
@@ -191,7 +192,7 @@ class ShiftCurve:
         chosen = np.sort(numpy_rng(0, "folder").permutation(count)[:used])
         own, _ = folder_features(vectors[chosen], features[chosen], self.class_centers)
         columns = folder_columns(own.tolist(), distance, used, classes)
-        estimator = self.estimator if classes is None else self.estimator_told
+        estimator = self.estimator if classes is None else self.estimator_classes_known
         if not estimator.in_range(columns):
             return answer(None, "its neighborhoods are unlike those of every calibration folder", distance)
         near = None if classes is None else band(used / classes)
@@ -218,7 +219,7 @@ class ShiftCurve:
         arrays["class_centers"] = self.class_centers
         if self.style is not None:
             arrays["style"] = self.style.coefficients
-        arrays |= self.estimator.arrays("estimator") | self.estimator_told.arrays("told")
+        arrays |= self.estimator.arrays("estimator") | self.estimator_classes_known.arrays("told")
         with atomic_folder(folder) as part:
             write_json(part / CURVE, stamp("curve", document))
             np.savez(part / ARRAYS, **arrays)
@@ -243,5 +244,5 @@ class ShiftCurve:
                     None if style is None else StyleScore(arrays["style"], *style),
                     document["about"],
                 )
-        except (KeyError, TypeError, ValueError, OSError) as error:
+        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
             raise LookalikeError(f"The curve `{folder}` is damaged; delete it, and it is learned again.") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,18 @@ SIDES = ("train", "test", "removed")
 
 
 def write_sections(run: Any, rows: ags.Rows, splits: Any, shared: Any, facts: Mapping[str, Any]) -> None:
-    """Write all sections of a run."""
-    sections = {
-        "verdict": verdict_section(rows, facts),
-        "table": table_section(rows),
-        "curve": curve_section(rows),
-        "ranks": ranks_section(rows),
-        "progression": progression_section(splits),
-        "map": map_section(splits, shared),
-    }
-    if facts.get("structure"):
-        sections["structure"] = structure_section(facts["structure"])
-    if facts.get("models", {}) and len(facts["models"]) > 1:
-        sections["models"] = models_section(facts["models"])
-    if facts.get("transfer"):
-        sections["transfer"] = transfer_section(facts["transfer"])
-    for name, section in sections.items():
-        run.write_section(name, section)
+    """Write all sections of a run; ``facts`` are those of `experiment.summary`, and a line for the verdict."""
+    run.write_section("verdict", verdict_section(rows, facts))
+    run.write_section("table", table_section(rows))
+    run.write_section("curve", curve_section(rows))
+    run.write_section("ranks", ranks_section(rows))
+    run.write_section("progression", progression_section(splits))
+    run.write_section("map", map_section(splits, shared))
+    run.write_section("structure", structure_section(facts["structure"]))
+    if len(facts["models"]) > 1:
+        run.write_section("models", models_section(facts["models"]))
+    if facts["transfer"]:
+        run.write_section("transfer", transfer_section(facts["transfer"]))
 
 
 def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
@@ -95,7 +90,10 @@ def curve_section(rows: ags.Rows) -> s.Section:
             y = [b.value for b in bands]
             series.append(s.Series(name=method, x=fids, y=y, dashed=method == FROZEN, **extra))
         blocks.append(s.Lines(x_label="FID between the sides", y_label=name, series=series))
-    beside = _controls(rows)
+    beside: list[list[s.Cell]] = [
+        [f"split {pair['split']}", pair["method"], s.Value(value=pair["removal"]), s.Value(value=pair["random"])]
+        for pair in ags.compare_removals(rows)
+    ]
     if beside:
         columns = ["split", "method", "after removal", "on random classes"]
         note = "Fewer classes raise recall by themselves: a removal counts against random subsets of the same size."
@@ -103,20 +101,12 @@ def curve_section(rows: ags.Rows) -> s.Section:
     return s.Section(title="The curve", order=s.TABLE + 2, blocks=blocks)
 
 
-def _controls(rows: ags.Rows) -> list[list[s.Cell]]:
-    """Recall after each removal beside that of random removals; means over seeds and draws."""
-    return [
-        [f"split {found['split']}", found["method"], s.Value(value=found["removal"]), s.Value(value=found["random"])]
-        for found in ags.compare_removals(rows)
-    ]
-
-
 def ranks_section(rows: ags.Rows) -> s.Section:
     """Rank of every method on every split."""
-    found = ags.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
-    columns = ["method", *[f"split {k}" for k in found["splits"]]]
-    cells: list[list[s.Cell]] = [[name, *places] for name, places in found["places"].items()]
-    cells.append(["pairs in another order than on the first split", *found["pairs_swapped"]])
+    ranks = ags.ranks([row for row in rows if row["method"] != FROZEN] or rows, "recall@1")
+    columns = ["method", *[f"split {k}" for k in ranks["splits"]]]
+    cells: list[list[s.Cell]] = [[name, *places] for name, places in ranks["places"].items()]
+    cells.append(["pairs in another order than on the first split", *ranks["pairs_swapped"]])
     note = "Ranks by recall@1; 1 is best."
     return s.Section(title="Ranks", order=s.TABLE + 4, blocks=[s.Grid(columns=columns, rows=cells, note=note)])
 
@@ -151,9 +141,10 @@ def map_section(splits: Any, shared: Any, *, points: int = POINTS, seed: int = 0
     rows = np.flatnonzero(shared.labels >= 0)
     rows = np.sort(numpy_rng(seed, "shift map").permutation(rows)[:points])
     drawn = project(shared.vectors(rows), seed=seed)
-    chosen = _easy_middle_hard(splits.splits)
+    order = sorted(splits.splits, key=lambda split: split.fid)
     blocks: list[s.Block] = []
-    for difficulty, split in chosen:
+    for place, difficulty in {0: "easy", len(order) // 2: "middle", len(order) - 1: "hard"}.items():
+        split = order[place]
         side = {name: code for code, names in enumerate((split.train, split.test, split.removed)) for name in names}
         codes = [side.get(shared.names[label], -1) for label in shared.labels[rows]]
         panel = s.Panel(
@@ -163,35 +154,32 @@ def map_section(splits: Any, shared: Any, *, points: int = POINTS, seed: int = 0
     return s.Section(title="Easy, middle, hard", order=s.MAP, blocks=blocks)
 
 
-def _easy_middle_hard(splits: Sequence[Any]) -> list[tuple[str, Any]]:
-    order = sorted(splits, key=lambda split: split.fid)
-    picks = {0: "easy", len(order) // 2: "middle", len(order) - 1: "hard"}
-    return [(name, order[i]) for i, name in picks.items()]
-
-
-def structure_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
+def structure_section(correlations: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
     """Correlation of structural measures with performance."""
     blocks: list[s.Block] = []
     for measure, name in NAMES.items():
-        rows = [s.Whisker(name=key, value=v["rho"], low=v["low"], high=v["high"]) for key, v in found[measure].items()]
+        rows = [
+            s.Whisker(name=key, value=v["rho"], low=v["low"], high=v["high"])
+            for key, v in correlations[measure].items()
+        ]
         blocks.append(s.Whiskers(title=name, rows=rows, label="Spearman's ρ over all runs", reference=0.0))
     return s.Section(title="Correlation with performance", order=s.CLASSES, blocks=blocks)
 
 
-def models_section(found: Mapping[str, Mapping[str, Any]]) -> s.Section:
+def models_section(by_model: Mapping[str, Mapping[str, Any]]) -> s.Section:
     """AGS of several starting models."""
     cells: list[list[s.Cell]] = []
-    for model, methods in found.items():
+    for model, methods in by_model.items():
         for method, scores in methods.items():
             cells.append([model, method, *[_value(scores[measure]) for measure in NAMES]])
     columns = ["starting model", "method", *[f"AGS, {name}" for name in NAMES.values()]]
     return s.Section(title="Starting models", order=s.CLASSES + 2, blocks=[s.Grid(columns=columns, rows=cells)])
 
 
-def transfer_section(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
+def transfer_section(by_set: Mapping[str, Mapping[str, Mapping[str, float]]]) -> s.Section:
     """Models of the default split on other data sets, beside the frozen model."""
     cells: list[list[s.Cell]] = []
-    for name, methods in found.items():
+    for name, methods in by_set.items():
         frozen = methods[FROZEN]["value"]
         for method, score in methods.items():
             gain = None if method == FROZEN else s.Value(value=100 * (score["value"] - frozen), digits=1, signed=True)

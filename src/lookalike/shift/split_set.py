@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pydantic
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import check_format, hash_bytes, read_json, stamp, write_json
@@ -55,8 +56,8 @@ class SplitSet:
         data: ``name``, ``classes`` (name → images), ``unlabeled`` and ``files`` (hash of the sorted row ids).
         reference_model: The model whose features FID is measured on: ``name``, ``weights`` (fingerprint),
             ``preprocess``.
-        measure: What FID is measured on: ``samples``, ``means`` or ``authors`` (their file does not say). Sets of
-            different measures are never compared.
+        measure: What FID is measured on: ``samples``, ``means`` or ``authors`` (their file does not say). FIDs of
+            different measures cannot be compared.
         splits: The splits, by growing FID.
         default: Id of the split that everything starts from.
         sequence: Every step from the easiest to the last removal, chosen or not.
@@ -109,19 +110,6 @@ class SplitSet:
         """Whether the split has fewer classes than random removals start from."""
         return bool(self.random) and len(split.test) < len(self.random[0][1])
 
-    def random_split(self, split: Split, draw: int) -> Split:
-        """A removal's control: as many classes removed at random, from the same sides."""
-        step = next(step for step in self.sequence if step.name == split.step)
-        gone = len(self.random[draw][0]) - len(split.train)
-        train, test = (side[gone:] for side in self.random[draw])
-        removed = tuple(
-            name for name in (*split.removed, *split.train, *split.test) if name not in train and name not in test
-        )
-        counts = self.data["classes"]
-        images = [sum(counts[name] for name in side) for side in (train, test)]
-        rest = sum(split.images) - sum(images)
-        return Split(split.id, split.step, step.random[draw], train, test, removed, (*images, rest))
-
     def progression(self) -> dict[str, list[tuple[float, float]]]:
         """(position in the sequence, FID) of swapping, of removal, and of random removal (mean of the draws)."""
         steps = [(i - self._start(), step) for i, step in enumerate(self.sequence)]
@@ -157,18 +145,6 @@ class SplitSet:
                 "have. Make splits from these images."
             )
 
-    def check_comparable(self, other: SplitSet) -> None:
-        """Raise unless both sets measure FID in the same way with the same reference model."""
-        for what, own, theirs in (
-            ("kinds of FID", self.measure, other.measure),
-            ("reference models", self.reference_model.get("weights"), other.reference_model.get("weights")),
-        ):
-            if own != theirs:
-                raise LookalikeError(
-                    f"These splits have different {what} ({own} and {theirs}), so their FIDs cannot be compared. "
-                    "Make both with the same options."
-                )
-
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
         return stamp("splits", asdict(self))
@@ -182,18 +158,18 @@ class SplitSet:
         """Read the splits from a JSON file."""
         document = check_format("splits", read_json(path, "file of splits"), path)
         try:
-            return cls(
-                data=document["data"],
-                reference_model=document["reference_model"],
-                measure=document["measure"],
-                splits=tuple(_split(row) for row in document["splits"]),
-                default=document["default"],
-                sequence=tuple(_step(row) for row in document["sequence"]),
-                random=tuple((tuple(a), tuple(b)) for a, b in document["random"]),
-                settings=document["settings"],
+            splits = pydantic.TypeAdapter(cls).validate_python(
+                {name: value for name, value in document.items() if name not in ("format", "kind")}
             )
-        except (KeyError, TypeError, ValueError) as error:
-            raise LookalikeError(f"The file of splits `{path}` is damaged: {error}.") from error
+            pydantic.TypeAdapter(dict[str, int]).validate_python(splits.data["classes"])
+            for split in splits.splits:
+                if both := set(split.train) & set(split.test):
+                    raise ValueError(f"the class `{min(both)}` is on both sides of split {split.id}")
+        except (KeyError, ValueError, RecursionError) as error:
+            first = error.errors()[0] if isinstance(error, pydantic.ValidationError) else None
+            reason = f"`{'.'.join(map(str, first['loc']))}` is missing or wrong" if first else error
+            raise LookalikeError(f"The file of splits `{path}` is damaged: {reason}.") from error
+        return splits
 
 
 def data_facts(table: Table) -> dict[str, Any]:
@@ -206,16 +182,3 @@ def data_facts(table: Table) -> dict[str, Any]:
         "unlabeled": int((codes < 0).sum()),
         "files": hash_bytes(*sorted(table.column("row_id"))),
     }
-
-
-def _split(row: dict[str, Any]) -> Split:
-    sides = {name: tuple(row[name]) for name in ("train", "test", "removed", "images", "validation")}
-    both = set(sides["train"]) & set(sides["test"])
-    if both:
-        raise ValueError(f"the class `{min(both)}` is on both sides of split {row['id']}")
-    return Split(**{**row, **sides})
-
-
-def _step(row: dict[str, Any]) -> Step:
-    pairs = tuple((a, b) for a, b in row["swapped"])
-    return Step(**{**row, "swapped": pairs, "removed": tuple(row["removed"]), "random": tuple(row["random"])})

@@ -23,7 +23,6 @@ from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data.table import Table
-from lookalike.evaluation.neighbors import top_k
 from lookalike.evaluation.retrieval import retrieval_metrics
 from lookalike.shift import shared_features
 from lookalike.shift.embedding_structure import structure
@@ -181,12 +180,6 @@ def query_gallery(table: Table, labels: np.ndarray) -> dict[str, Any]:
     masks = query_gallery_masks(table)
     marked = np.unique(labels[masks["query"] | masks["gallery"]]) if masks else labels[:0]
     return masks if np.isin(labels, marked).all() else {}
-
-
-def recall_at_1(vectors: np.ndarray, labels: np.ndarray) -> float:
-    """Recall@1 of every row among the others."""
-    _, index = top_k(vectors, vectors, 1, exclude=np.arange(len(vectors)))
-    return float((labels[index[:, 0]] == labels).mean())
 
 
 def _transfer(shared: SharedFeatures, settings: TrainSettings, others: Mapping[str, str]) -> dict[str, Any]:

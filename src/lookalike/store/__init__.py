@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from lookalike.store.protocol import Condition, Damaged, Hit, Neighbors, Record, Store, Value, Where, direction
+from lookalike.store.protocol import ROW_ID, Condition, Damaged, Hit, Neighbors, Record, Store, Value, Where, direction
 from lookalike.store.registry import create_store, remove_store, row_bytes, store_class, store_name, stores
 
 __all__ = [
+    "ROW_ID",
     "Condition",
     "Damaged",
     "Hit",

@@ -1,12 +1,15 @@
 """``Graph``: an HNSW graph over int8 copies of vectors (usearch), in one file that processes map into memory.
 
-A graph is derived from the vectors and may be missing: it only proposes candidates, which are scored in float32.
+A graph is derived from the vectors and may be missing. It proposes candidates, which are scored in float32. Its int8
+copies also give a first pass over all rows, from which the exact nearest rows follow.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,17 +22,23 @@ from numpy.typing import NDArray
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_file, hash_file
 from lookalike.core.seeds import numpy_rng
-from lookalike.store.protocol import Rows, Vectors
-from lookalike.store.scan import nearest
+from lookalike.store.protocol import Rows, Store, Vectors
+from lookalike.store.scan import GATHERED, nearest
 
 EDGES, CANDIDATES = 16, 128  # per node, and while building
 MIN_RECALL = 0.995  # of probes near stored vectors; 0.97 is promised for all queries
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROBES, K = 200, 10
 MARGIN = 1.5  # times the width that the probes need: other queries need more
+RESCORED = 2  # candidates per hit that are scored in float32
 # Candidates of a search are filtered if this fraction of them, the first, are nearly all the nearest rows.
 # Beyond a query's own cluster a graph misses many, which a filter that leaves that cluster out would bring to light.
 NEAR_FRACTION, MIN_NEAR_RECALL = 0.6, 0.985
+BLOCK = 65_536  # vectors added at a time
+DIMENSIONS = 8  # bytes before the int8 copies in the file: their number and length
+LEFT = 0.05  # fraction of rows that the first pass may leave to be scored
+GROUP = 64  # rows of which the best is looked at to find a threshold
+NOTHING = np.iinfo(np.int32).min
 
 
 @dataclass(frozen=True)
@@ -40,13 +49,16 @@ class GraphInfo:
         file: Its name.
         hash: Hash of its contents.
         rows: Number of vectors, from the first, that it was built from.
+        nodes: Number of vectors in it.
         removed: Number of deletions that it knows of.
         scale: Factor from unit vectors to int8.
+        error: Greatest distance between a vector and its int8 copy; infinite if the copies cannot be read.
         width: Number of candidates that a search keeps (``ef``).
         recall: Measured recall@10 at that width.
         max_width: Greatest width whose candidates are complete enough to be filtered (see ``NEAR_FRACTION``).
         scan_seconds: Measured seconds to compare a query with one row.
         batch_fraction: Cost of a further query in a batch that is compared with all rows, relative to the first.
+        pass_seconds: Measured seconds of an exact search by a first pass over the int8 copies.
         base_seconds: Measured seconds of a search for few candidates.
         candidate_seconds: Measured seconds for each candidate more.
     """
@@ -54,19 +66,29 @@ class GraphInfo:
     file: str
     hash: str
     rows: int
+    nodes: int
     removed: int
     scale: float
-    width: int
-    recall: float
-    max_width: int
-    scan_seconds: float
-    batch_fraction: float
-    base_seconds: float
-    candidate_seconds: float
+    error: float
+    width: int = WIDTHS[-1]
+    recall: float = 0.0
+    max_width: int = 0
+    scan_seconds: float = 0.0
+    batch_fraction: float = 0.0
+    pass_seconds: float = math.inf
+    base_seconds: float = 0.0
+    candidate_seconds: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON document."""
-        return asdict(self)
+    def to_text(self) -> str:
+        """Return it as JSON, with a checksum in front."""
+        text = json.dumps(asdict(self))
+        return f"{zlib.crc32(text.encode()):08x} {text}"
+
+    @classmethod
+    def from_text(cls, text: str | None) -> GraphInfo | None:
+        """Read what :meth:`to_text` wrote; ``None`` if there is nothing, or it is damaged."""
+        total, _, body = (text or "").partition(" ")
+        return cls(**json.loads(body)) if body and f"{zlib.crc32(body.encode()):08x}" == total else None
 
 
 class Graph:
@@ -75,30 +97,74 @@ class Graph:
     Args:
         path: The graph file.
         info: What is known about it.
+        dim: Dimension of the vectors.
     """
 
-    def __init__(self, path: Path, info: GraphInfo) -> None:
+    def __init__(self, path: Path, info: GraphInfo, dim: int) -> None:
         from usearch.index import Index
 
-        self.info = info
+        self.info, self.width = info, info.width
         self._index: Any = Index.restore(str(path), view=True)
         if self._index is None or len(self._index) > info.rows:
             raise ValueError(f"{path} is not a graph of these vectors")
         self._index.expansion_search = 1  # type: ignore[misc]  # a search keeps as many candidates as it returns
+        if math.isfinite(info.error):
+            self._codes = np.memmap(path, np.int8, "r", DIMENSIONS, (info.nodes, dim)).view(np.ndarray)
+            offset = path.stat().st_size - 4 * info.nodes
+            self._rows = np.memmap(path, np.int32, "r", offset, (info.nodes,)).view(np.ndarray)
 
-    def candidates(self, queries: Vectors, count: int) -> Rows:
-        """Return about the nearest vectors of each query, best first.
+    def search(
+        self,
+        queries: Vectors,
+        k: int,
+        vectors: Vectors,
+        rows: Rows | None = None,
+        mask: NDArray[np.bool_] | None = None,
+        *,
+        exact: bool = False,
+    ) -> tuple[Rows, Vectors]:
+        """Find the k nearest vectors among all or some, in whichever way is expected to cost least.
+
+        A query whose own neighborhood is filtered out finds too few among the candidates of the graph, and is compared
+        with all rows: what a graph finds far away from a query is not complete.
 
         Args:
-            queries: Unit vectors.
-            count: Number of candidates, which is also the width of the search.
+            queries: Unit queries.
+            k: Number of neighbors.
+            vectors: The unit vectors that the graph was built from.
+            rows: Positions of those to search, ascending (default: all).
+            mask: The same as a mask over all.
+            exact: Use only what finds all neighbors.
 
         Returns:
-            Positions of vectors; −1 where there are fewer.
-
-        Shape:
-            - queries: ``(Q, D)``; output: ``(Q, count)``.
+            Positions and scores, best first.
         """
+        info, count = self.info, len(queries)
+        selected = info.rows if rows is None else len(rows)
+        width = math.ceil(max(self.width, 1.5 * k) / max(selected / info.rows, 1e-6))
+        searching = (
+            (info.base_seconds + info.candidate_seconds * width) * count / (min(threads(), count) if count > 1 else 1)
+        )
+        comparing = min(self._scan_seconds(count, selected), count * info.pass_seconds)
+        if exact or (rows is not None and width > info.max_width) or searching > comparing:
+            return self._compare(queries, k, vectors, rows, mask)
+        candidates = self.candidates(queries, width)
+        if mask is None:
+            return _score(queries, candidates, k, vectors)
+        usable = (candidates >= 0) & mask[candidates]
+        done = usable[:, : int(NEAR_FRACTION * width)].sum(axis=1) >= k
+        first = np.argsort(~usable, axis=1, kind="stable")[:, : max(RESCORED * k, k + 14)]
+        chosen = np.take_along_axis(np.where(usable, candidates, -1), first, 1)
+        if done.all():
+            return _score(queries, chosen, k, vectors)
+        found, scores = np.full((count, k), -1, np.int64), np.full((count, k), -np.inf, np.float32)
+        found[done], scores[done] = _score(queries[done], chosen[done], k, vectors)
+        others = self._compare(queries[~done], k, vectors, rows, mask)
+        found[~done, : others[0].shape[1]], scores[~done, : others[0].shape[1]] = others
+        return found, scores
+
+    def candidates(self, queries: Vectors, count: int) -> Rows:
+        """Return the positions of about the ``count`` nearest vectors of each query, best first, and then −1."""
         codes = quantize(queries, self.info.scale)
         if len(codes) == 1:
             keys = self._index.search(codes[0], count, threads=1).keys.view(np.int64)
@@ -110,41 +176,128 @@ class Graph:
         keys = np.pad(keys, ((0, 0), (0, count - keys.shape[1])))
         return np.where(np.arange(count) < np.asarray(matches.counts)[:, None], keys, -1)
 
+    def _scan_seconds(self, count: int, selected: int) -> float:
+        """Seconds that comparing float32 vectors with selected rows is expected to take."""
+        rows = min(GATHERED * selected, self.info.rows)
+        return self.info.scan_seconds * rows * (1 + (count - 1) * self.info.batch_fraction)
+
+    def _compare(
+        self, queries: Vectors, k: int, vectors: Vectors, rows: Rows | None, mask: NDArray[np.bool_] | None
+    ) -> tuple[Rows, Vectors]:
+        """Compare queries with all selected rows, whose int8 copies are looked at first if that is faster."""
+        selected, count = self.info.rows if rows is None else len(rows), len(queries)
+        if k <= selected and count * self.info.pass_seconds < self._scan_seconds(count, selected):
+            found = [self.first_pass(query, k, vectors, mask) for query in queries]
+            if all(found):
+                both = zip(*(pair for pair in found if pair), strict=True)
+                places, scores = (np.stack(lines) for lines in both)
+                return places, scores
+        return nearest(queries, vectors[: self.info.rows], k, rows)
+
+    def first_pass(
+        self, query: Vectors, k: int, vectors: Vectors, mask: NDArray[np.bool_] | None = None
+    ) -> tuple[Rows, Vectors] | None:
+        """Find the k nearest rows exactly, by the products of int8 copies and of the float32 vectors of the best.
+
+        With r the greatest distance between a vector and its copy, and s that between the query and its copy, a cosine
+        differs from that of the copies by at most e = r + s (1 + r). At least k rows have a cosine of t − e, if t is
+        what at least k copies reach; so copies below t − 2e are not among the nearest.
+
+        Returns:
+            Positions and scores, or ``None`` if too many rows are left to score.
+        """
+        import numkong
+
+        code = quantize(query[None], self.info.scale)
+        products = np.asarray(numkong.dots_packed(self._codes, numkong.dots_pack(code, "int8")))[:, 0]
+        if mask is not None:
+            products = np.where(mask[self._rows], products, NOTHING)
+        whole = len(products) // GROUP * GROUP
+        best = np.append(products[:whole].reshape(-1, GROUP).max(axis=1), products[whole:])
+        if len(best) < k:
+            best = products
+        threshold = np.partition(best, -k)[-k]
+        if threshold == NOTHING:  # the k best are crowded in fewer groups
+            threshold = np.partition(products, -k)[-k]
+        far = float(np.linalg.norm(query - code[0] / np.float32(self.info.scale)))
+        bound = self.info.error + far * (1 + self.info.error) + 1e-5
+        slots = np.flatnonzero(products >= threshold - 2 * bound * self.info.scale**2)
+        if threshold == NOTHING or len(slots) > max(LEFT * len(products), 4 * k):
+            return None
+        rows = np.sort(self._rows[slots].astype(np.int64))
+        scores = vectors[rows] @ query
+        order = np.lexsort((rows, -scores))[:k]
+        return rows[order], np.clip(scores[order], -1, 1)
+
 
 def quantize(vectors: Vectors, scale: float) -> NDArray[np.int8]:
     """Return vectors as int8: multiplied by a scale that uses the range of int8, rounded and clipped."""
-    return np.clip(np.rint(vectors * np.float32(scale)), -127, 127).astype(np.int8)
+    scaled = vectors * np.float32(scale)
+    return np.minimum(np.maximum(np.rint(scaled, out=scaled), -127), 127).astype(np.int8)
+
+
+def _score(queries: Vectors, candidates: Rows, k: int, vectors: Vectors) -> tuple[Rows, Vectors]:
+    """The k best of the first candidates by their float32 cosines; int8 scores would swap the last hits."""
+    candidates = candidates[:, : max(RESCORED * k, k + 14)]
+    scores = np.matmul(vectors[candidates], queries[:, :, None])[..., 0]
+    scores[candidates < 0] = -np.inf
+    lines, order = np.arange(len(queries))[:, None], np.lexsort((candidates, -scores), axis=1)[:, :k]
+    return candidates[lines, order], np.minimum(scores[lines, order], 1.0)
 
 
 def build_graph(path: Path, vectors: Vectors, rows: Rows, removed: int) -> GraphInfo:
-    """Build a graph, write it, and measure its recall and cost.
-
-    Args:
-        path: The file to write.
-        vectors: All unit vectors, deleted ones too.
-        rows: Positions of the vectors to put into it.
-        removed: Number of deletions so far.
-
-    Returns:
-        What is known about the graph.
-
-    Shape:
-        - vectors: ``(N, D)``; rows: ``(R,)``.
-    """
+    """Build a graph of some rows of all unit vectors, write it, and measure its recall and cost."""
     from usearch.index import Index
 
-    sample = vectors[rows[:: max(1, len(rows) // 5000)]]
-    scale = 127.0 / max(float(np.quantile(np.abs(sample), 0.9995)), 1e-6)
-    index = Index(
-        ndim=vectors.shape[1], metric="ip", dtype="i8", connectivity=EDGES, expansion_add=CANDIDATES, expansion_search=1
-    )
-    for start in range(0, len(rows), 65_536):
-        part = rows[start : start + 65_536]
-        index.add(part.view(np.uint64), quantize(vectors[part], scale), threads=threads())
+    sample, dim = vectors[rows[:: max(1, len(rows) // 5000)]], vectors.shape[1]
+    scale = 127.0 / max(float(np.quantile(np.abs(sample), 0.999999)), 1e-6)
+    index = Index(ndim=dim, metric="ip", dtype="i8", connectivity=EDGES, expansion_add=CANDIDATES, expansion_search=1)
+    error = 0.0
+    for part in _blocks(rows):
+        codes = quantize(vectors[part], scale)
+        index.add(part.view(np.uint64), codes, threads=threads())
+        error = max(error, float(np.linalg.norm(vectors[part] - codes / np.float32(scale), axis=1).max()))
     with atomic_file(path, private=True) as file:
         index.save(str(file))
-    facts = GraphInfo(path.name, hash_file(path), len(vectors), removed, scale, WIDTHS[-1], 0.0, 0, 0.0, 0.0, 0.0, 0.0)
-    return _measured(Graph(path, facts), vectors, rows)
+        order = _rows_in_file(file, vectors, rows, scale)
+        if order is not None:
+            with file.open("ab") as out:
+                out.write(order.tobytes())
+    known = error if order is not None else math.inf
+    info = GraphInfo(path.name, hash_file(path), len(vectors), len(rows), removed, scale, known)
+    return _measured(Graph(path, info, dim), vectors, rows)
+
+
+def _blocks(rows: Rows) -> list[Rows]:
+    return [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+
+
+def _rows_in_file(file: Path, vectors: Vectors, rows: Rows, scale: float) -> NDArray[np.int32] | None:
+    """The row of each int8 copy in a graph file: within a block, threads have added them in any order.
+
+    None if the copies are not at the beginning of the file, as may be in other versions of usearch.
+    """
+    shape = (len(rows), vectors.shape[1])
+    if tuple(np.fromfile(file, np.uint32, 2)) != shape:
+        return None
+    stored = np.memmap(file, np.int8, "r", DIMENSIONS, shape)
+    order = []
+    for number, part in enumerate(_blocks(rows)):
+        here = _hashes(stored[number * BLOCK : number * BLOCK + len(part)])
+        there = _hashes(quantize(vectors[part], scale))
+        slots, sources = np.argsort(here, kind="stable"), np.argsort(there, kind="stable")
+        if not np.array_equal(here[slots], there[sources]):
+            return None
+        block = np.empty(len(part), np.int32)
+        block[slots] = part[sources]
+        order.append(block)
+    return np.concatenate(order)
+
+
+def _hashes(codes: NDArray[np.int8]) -> NDArray[np.uint64]:
+    words = np.pad(codes, ((0, 0), (0, -codes.shape[1] % 8))).view(np.uint64)
+    factors = numpy_rng(0, "graph hashes").integers(1 << 63, size=words.shape[1], dtype=np.uint64)
+    return np.asarray((words * (2 * factors + 1)).sum(axis=1))
 
 
 def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
@@ -153,7 +306,7 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
     probes = vectors[rng.choice(rows, min(PROBES, len(rows)), replace=False)]
     queries = probes + vectors[nearest(probes, vectors, 6, rows)[0][:, -1]]
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-    batch, (truth, _) = _seconds(lambda: nearest(queries, vectors, int(NEAR_FRACTION * WIDTHS[-1]), rows))
+    batch, (truth, best) = _seconds(lambda: nearest(queries, vectors, int(NEAR_FRACTION * WIDTHS[-1]), rows))
     scan = min(_seconds(lambda: nearest(queries[:1], vectors, K, rows))[0] for _ in range(3))
     max_width, width, recall = 0, 0, 0.0
     for count in WIDTHS:
@@ -169,14 +322,22 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
         min(_seconds(partial(graph.candidates, query, count))[0] for query in queries[:20, None])
         for count in (WIDTHS[0], WIDTHS[-1])
     )
-    costs: dict[str, Any] = {
-        "scan_seconds": scan / len(rows),
-        "batch_fraction": min(batch / len(queries) / scan, 1.0),
-        "base_seconds": narrow,
-        "candidate_seconds": max((wide - narrow) / (WIDTHS[-1] - WIDTHS[0]), 1e-9),
-    }
-    width = math.ceil(MARGIN * width)
-    return replace(graph.info, width=width, recall=recall, max_width=max_width, **costs)
+    first_pass = math.inf
+    if math.isfinite(graph.info.error):
+        passes = [_seconds(partial(graph.first_pass, query, K, vectors)) for query in queries[:10]]
+        if all(f is None or np.allclose(f[1], s, atol=1e-5) for (_, f), s in zip(passes, best[:, :K], strict=False)):
+            first_pass = float(np.median([seconds + scan * (found is None) for seconds, found in passes]))
+    return replace(
+        graph.info,
+        width=math.ceil(MARGIN * width),
+        recall=recall,
+        max_width=max_width,
+        scan_seconds=scan / len(rows),
+        batch_fraction=min(batch / len(queries) / scan, 1.0),
+        pass_seconds=first_pass,
+        base_seconds=narrow,
+        candidate_seconds=max((wide - narrow) / (WIDTHS[-1] - WIDTHS[0]), 1e-9),
+    )
 
 
 def _recall(candidates: Rows, truth: Rows) -> float:
@@ -187,3 +348,28 @@ def _seconds(job: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = job()
     return time.perf_counter() - start, result
+
+
+def measure_width(store: Store, sample: Vectors) -> tuple[int, float]:
+    """Measure how many candidates the graph of a server must keep.
+
+    Args:
+        store: A store whose ``width`` can be set; it is left at the result.
+        sample: Some of its vectors; queries are halfway between them and a near one.
+
+    Returns:
+        The smallest width with a high enough recall@10, and that recall.
+
+    Shape:
+        - sample: ``(S, D)``.
+    """
+    near = store.records(store.search(sample, 6, exact=True).rows[:, -1], vectors=True)
+    queries = np.stack([row + r.vector for row, r in zip(sample, near, strict=True) if r and r.vector is not None])
+    truth, recall = store.search(queries, K, exact=True).rows, 0.0
+    for width in WIDTHS:
+        store.width = width  # type: ignore[attr-defined]
+        found = store.search(queries, K).rows
+        recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, found, strict=True)]))
+        if recall >= MIN_RECALL:
+            break
+    return width, recall

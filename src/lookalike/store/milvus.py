@@ -20,7 +20,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
-from lookalike.store.graph import MIN_RECALL, PROBES, WIDTHS
+from lookalike.store.graph import PROBES, measure_width
 from lookalike.store.milvus_client import Client, connected, parse_address
 from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
 from lookalike.store.protocol import (
@@ -35,7 +35,7 @@ from lookalike.store.protocol import (
     point_id,
     unit_rows,
 )
-from lookalike.store.registry import META
+from lookalike.store.registry import META, ServerFacts
 from lookalike.store.scan import merge_neighbors, nearest
 
 PAGE = 16_384  # the most rows that a server returns at once
@@ -47,7 +47,7 @@ COMPARED = 20_000  # rows that a filter may leave to be fetched and compared her
 FILTERED = 4  # times as many candidates with a filter
 
 
-class MilvusStore(Queries):
+class MilvusStore(ServerFacts, Queries):
     """A store on a Milvus server; see :class:`ServerStore`.
 
     Any number of processes may read; one writes at a time. Open it with :meth:`open` or :meth:`create_at`.
@@ -132,10 +132,6 @@ class MilvusStore(Queries):
         if longest != self._meta["lists"]:
             self._record(lists=longest)
 
-    def _record(self, **facts: Any) -> None:
-        self._meta = {**self._meta, **facts}
-        write_json(self.place / META, self._meta, private=True)
-
     def delete(self, ids: Sequence[str]) -> None:
         for part in _parts([point_id(name) for name in ids], 1000):
             self._client.delete(f"{KEY} in {list_literal(part)}")
@@ -148,39 +144,10 @@ class MilvusStore(Queries):
         else:
             self._client.build()
             if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWTH * self._meta["measured"]:
-                width, recall = self._measure_width()
+                sample = next(self._pages((), [VECTOR], PROBES))  # by the order of keys, which are hashes: a random one
+                width, recall = measure_width(self, np.array([row[VECTOR] for row in sample], dtype=np.float32))
                 self._record(ef=width, recall=recall, measured=rows)
         return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
-
-    def _measure_width(self) -> tuple[int, float]:
-        """The smallest width with a high enough recall@10, on queries halfway between a row and a near one."""
-        sample = next(self._pages((), [VECTOR], PROBES))  # by the order of keys, which are hashes: a random one
-        vectors = np.array([row[VECTOR] for row in sample], dtype=np.float32)
-        other = self.records(self.search(vectors, 6, exact=True).rows[:, -1], vectors=True)
-        queries = np.stack(
-            [row + o.vector for row, o in zip(vectors, other, strict=True) if o and o.vector is not None]
-        )
-        truth, recall = self.search(queries, 10, exact=True).rows, 0.0
-        for width in WIDTHS:
-            self.width = width
-            near = self.search(queries, 10).rows
-            recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, near, strict=True)]))
-            if recall >= MIN_RECALL:
-                break
-        return width, recall
-
-    @property
-    def width(self) -> int | None:
-        """Number of candidates that a search keeps (``ef``); chosen by ``build``, and can be set."""
-        width: int | None = self._meta["ef"]
-        return width
-
-    @width.setter
-    def width(self, width: int | None) -> None:
-        self._meta = {**self._meta, "ef": width}
-
-    def flush(self) -> None:
-        """Do nothing: what the server has acknowledged is in its log."""
 
     def close(self) -> None:
         self._held.close()
@@ -237,8 +204,8 @@ class MilvusStore(Queries):
         keys = [self._keys[row] for row in rows.tolist()]
         by_key: dict[str, Record] = {}
         for part in _parts(keys, min(self._page, 1000)):
-            found = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
-            by_key.update({row[KEY]: _record(row) for row in found})
+            result = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
+            by_key.update({row[KEY]: _record(row) for row in result})
         return [by_key.get(key) for key in keys]
 
     def _expression(self, where: Where) -> str:

@@ -202,15 +202,7 @@ class Client:
 
 @contextlib.contextmanager
 def connected(address: Address, name: str) -> Iterator[Client]:
-    """Open a connection, and close it at the end.
-
-    Args:
-        address: Address of the server.
-        name: Name of the collection.
-
-    Yields:
-        The client.
-    """
+    """Open a connection, and close it at the end."""
     try:
         from pymilvus import MilvusClient
     except ImportError as error:

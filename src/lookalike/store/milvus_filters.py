@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from lookalike.store.protocol import Condition, Where, is_text, points_of, prefix_end
+from lookalike.store.protocol import ROW_ID, Condition, Where, is_text, point_id, points_of, prefix_end
 
 KEY, VECTOR = "pk", "vector"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
@@ -76,6 +76,8 @@ def filter_expression(where: Where, lists: Mapping[str, int]) -> str:
 
 
 def _condition(condition: Condition, lists: Mapping[str, int]) -> str:
+    if condition.column == ROW_ID:
+        return f"{KEY} in {list_literal([point_id(name) for name in condition.values])}"
     field = f'$meta["{to_key(condition.column)}"]'
     longest = lists.get(condition.column, 0)
     if condition.is_range:

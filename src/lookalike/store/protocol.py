@@ -21,6 +21,7 @@ Value = str | int | float | list[str] | None
 Payload = Mapping[str, Value]
 Vectors = NDArray[np.float32]
 Rows = NDArray[np.int64]
+ROW_ID = "row_id"  # in a condition: the row's id instead of a column
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Condition:
     A row without the column fails a plain condition and meets a negated one.
 
     Args:
-        column: Name of the column.
+        column: Name of the column, or ``row_id`` for the id of the row.
         values: The column must have one of these values.
         prefix: The column must start with one of the values instead.
         negate: Invert the condition.
@@ -194,7 +195,7 @@ class Store(Protocol):
     - ``facets(column, where=(), limit=100)``: values of a column with counts, most frequent first.
     - ``count(where=())``: number of rows.
     - ``build()``: build or update the search graph; returns facts such as its recall.
-    - ``flush()``, ``close()``: make writes durable; close.
+    - ``close()``: close it.
 
     Example:
         >>> from lookalike.store import store_class
@@ -221,7 +222,6 @@ class Store(Protocol):
     def facets(self, column: str, *, where: Where = (), limit: int = 100) -> list[tuple[str, int]]: ...
     def count(self, where: Where = ()) -> int: ...
     def build(self) -> dict[str, Any]: ...
-    def flush(self) -> None: ...
     def close(self) -> None: ...
 
 
@@ -240,22 +240,24 @@ class Queries:
 
     def query_many(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> list[list[Hit]]:
         """Return the k nearest rows to each query, best first; payloads are fetched together."""
-        near, records = self._search_records(queries, k, where, exact)
+        near, lines = self._search_payloads(queries, k, where, exact)
         return [
             [
-                Hit(record.id, score, record.payload)
-                for row, score in zip(line, scores, strict=True)
-                if row >= 0 and (record := records[row]) is not None  # deleted a moment ago
+                Hit(lines[row][0], score, lines[row][1])
+                for row, score in zip(rows, scores, strict=True)
+                if row in lines  # else there is none, or it was deleted a moment ago
             ]
-            for line, scores in zip(near.rows.tolist(), near.scores.tolist(), strict=True)
+            for rows, scores in zip(near.rows.tolist(), near.scores.tolist(), strict=True)
         ]
 
-    def _search_records(
+    def _search_payloads(
         self, queries: Vectors, k: int, where: Where, exact: bool
-    ) -> tuple[Neighbors, dict[int, Record | None]]:
+    ) -> tuple[Neighbors, dict[int, tuple[str, dict[str, Any]]]]:
+        """The nearest rows, and their ids and payloads by row number."""
         near = self.search(queries, k, where=where, exact=exact)
         rows = np.unique(near.rows[near.rows >= 0])
-        return near, dict(zip(rows.tolist(), self.records(rows), strict=True))
+        records = zip(rows.tolist(), self.records(rows), strict=True)
+        return near, {row: (record.id, record.payload) for row, record in records if record is not None}
 
 
 @runtime_checkable
@@ -340,12 +342,12 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     """
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     _check_dim(rows.shape[1], dim)
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not np.isfinite(norms).all():
+    squares = np.einsum("ij,ij->i", rows, rows)  # several times as fast as `norm` for one query
+    if not (squares < np.inf).all():
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
-    if len(norms) and norms.min() < 1e-6:
+    if not (squares >= 1e-12).all():
         raise LookalikeError("A query's vector is zero.")
-    return np.asarray(rows / norms, dtype=np.float32)
+    return np.asarray(rows / np.sqrt(squares)[:, None], dtype=np.float32)
 
 
 def checked(

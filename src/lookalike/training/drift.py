@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lookalike.core import report_blocks as s
-from lookalike.methods.base import MemoryRows
+from lookalike.memory.queue import WatchedRows
 
 NUM_ROWS = 64  # stored rows that are looked at in one reading
 DRIFT_ORDER = s.CURVES + 5
@@ -44,7 +44,7 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
     return {"drift/mean": moved.mean().item(), "drift/max": moved.max().item()}
 
 
-def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
+def staleness(stored: WatchedRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
     """Mean distance of stored embeddings to the present ones, and its floor.
 
     Args:
@@ -66,7 +66,7 @@ def staleness(stored: MemoryRows, now: Tensor, views: Tensor, centers: Tensor) -
 
     return {
         "memory/stale": distance(stored.adapted, now),
-        "memory/stale_original": distance(stored.original, now),
+        "memory/stale_original": distance(stored.enqueued, now),
         "memory/floor": distance(views, centers),
     }
 
@@ -75,15 +75,9 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
     """The report section on drift, from the rows of the log; None if drift was not measured."""
     if not any("drift/mean" in row for row in log):
         return None
-    blocks: list[s.Block] = [
-        log_lines(
-            log,
-            "distance moved by one step",
-            {"drift/mean": "mean", "drift/max": "largest"},
-            title="Feature drift",
-            note=f"The same pixels before and after a step, in evaluation mode, every {every} steps (eq. 5).",
-        ),
-    ]
+    names = {"drift/mean": "mean", "drift/max": "largest"}
+    note = f"The same pixels before and after a step, in evaluation mode, every {every} steps (eq. 5)."
+    blocks: list[s.Block] = [s.log_lines(log, "distance moved by one step", names, title="Feature drift", note=note)]
     if any("memory/stale" in row for row in log):
         names = {
             "memory/stale": "as it is read (adapted)",
@@ -91,15 +85,16 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
             "memory/floor": "floor: two views, one model",
         }
         note = "Stored rows against the same images embedded now; what lies on the floor is up to date."
-        blocks.append(log_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note))
-    cosine = log_lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
+        blocks.append(
+            s.log_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note)
+        )
+    cosine = s.log_lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
     last = [row["drift/cosine"] for row in log if "drift/cosine" in row][-1]
     cosine.note = "Near 1 all embeddings lie on one point." + (
         f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
     )
     blocks.append(cosine)
-    filter_text = describe_filter(log)
-    if filter_text:
+    if filter_text := describe_filter(log):
         blocks.append(s.Text(title="The filter", text=filter_text))
     return s.Section(title="Drift", order=DRIFT_ORDER, blocks=blocks)
 
@@ -124,31 +119,3 @@ def describe_filter(log: Sequence[Mapping[str, Any]]) -> str:
 
 def _gain(value: float) -> str:
     return f"{value:.6f}".rstrip("0").rstrip(".")
-
-
-def log_lines(
-    log: Sequence[Mapping[str, Any]],
-    label: str,
-    names: Mapping[str, str],
-    *,
-    title: str = "",
-    note: str = "",
-    dashed: Sequence[str] = ("memory/floor",),
-) -> s.Lines:
-    """A chart of values of the log over the steps; what was never logged is left out.
-
-    Args:
-        log: Rows of the log.
-        label: Label of the y axis.
-        names: Name in the chart of each logged value.
-        title: Title of the chart.
-        note: Note below it.
-        dashed: Values that are drawn as dashed lines.
-    """
-    series = []
-    for key, name in names.items():
-        points = [(row["step"], row[key]) for row in log if key in row]
-        if points:
-            x, y = zip(*points, strict=True)
-            series.append(s.Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
-    return s.Lines(x_label="step", y_label=label, series=series, title=title, note=note)

@@ -156,15 +156,15 @@ def _seconds(settings: TrainSettings, table: Table, division: Division, report: 
     pooled = settings.views.mode == "cached" and settings.views.layer == "pooled"
     evaluations = 1 + -(-settings.steps // settings.evaluate_every) if len(division.validation) else 0
     each = 0.0 if pooled else embed  # an evaluation runs the model again
-    metrics = {rows: _metric_seconds(rows, vectors) for rows in {len(division.validation), len(division.test)}}
+    held, test = len(division.validation), len(division.test)
+    metrics = {rows: _measure_seconds("metrics", rows, vectors) for rows in {held, test}}
     out = {
         "check": timeline.each("Checking images") * len(table),
         "features": prepared + embed * more + decode * (len(table) - len(few)),
-        "train": settings.steps * step
-        + evaluations * (each * len(division.validation) + metrics[len(division.validation)]),
-        "measure": each * len(division.test) + 3 * metrics[len(division.test)] + _test_seconds(len(division.test)),
+        "train": settings.steps * step + evaluations * (each * held + metrics[held]),
+        "measure": each * test + 3 * metrics[test] + _measure_seconds("tests", test, 2),
     }
-    return {**out, "report": _map_seconds(len(division.test), vectors)} if report else out
+    return {**out, "report": _measure_seconds("maps", test, vectors)} if report else out
 
 
 def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
@@ -189,50 +189,36 @@ def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[
     )
 
 
-def _timed(function: Callable[..., object], *arguments: object) -> float:
+def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
     start = time.monotonic()
-    function(*arguments)
+    function(*arguments, **options)
     return time.monotonic() - start
 
 
-def _random_rows(count: int, dim: int) -> np.ndarray:
+def _measure_seconds(kind: str, count: int, dim: int) -> float:
+    """Seconds of measuring `count` images, timed on random vectors.
+
+    `metrics`: retrieval metrics of one model, whose products grow with the square of the images. `tests`: twelve
+    intervals and eight paired tests of the three models. `maps`: two maps of the test images.
+    """
     import numpy as np
 
     from lookalike.core.seeds import numpy_rng
-
-    return numpy_rng(0, "plan").standard_normal((count, dim)).astype(np.float32)
-
-
-def _metric_seconds(count: int, dim: int) -> float:
-    """Retrieval metrics of one model, timed on at most `ROWS` vectors; the products grow with the square."""
-    import numpy as np
-
-    from lookalike.evaluation.retrieval import retrieval_metrics
-
-    if count < 2:
-        return 0.0
-    few = min(count, ROWS)
-    return _timed(retrieval_metrics, _random_rows(few, dim), np.arange(few) // 2) * (count / few) ** 2
-
-
-def _test_seconds(count: int) -> float:
-    """Twelve intervals and eight paired tests of the three models."""
-    from lookalike.evaluation.bootstrap import bootstrap_interval, paired_test
-
-    if count < 2:
-        return 0.0
-    rows = _random_rows(count, 2)
-    groups = range(count)
-    return 12 * _timed(lambda: bootstrap_interval(rows[:, 0], groups=groups)) + 8 * _timed(
-        lambda: paired_test(rows[:, 0], rows[:, 1], groups=groups)
-    )
-
-
-def _map_seconds(count: int, dim: int) -> float:
-    """Two maps of the test images, timed on a few hundred points."""
+    from lookalike.evaluation import bootstrap
     from lookalike.evaluation.projection import project
     from lookalike.evaluation.report_sections import MAP_POINTS
+    from lookalike.evaluation.retrieval import retrieval_metrics
 
-    points = min(count, MAP_POINTS)
-    few = min(points, ROWS // 2)
-    return 2 * _timed(project, _random_rows(few, dim)) * points / few if few > 3 else 0.0
+    count = min(count, MAP_POINTS) if kind == "maps" else count
+    few = count if kind == "tests" else min(count, ROWS if kind == "metrics" else ROWS // 2)
+    if few < 4:
+        return 0.0
+    rows, groups = numpy_rng(0, "plan").standard_normal((few, dim)).astype(np.float32), np.arange(few)
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    if kind == "metrics":
+        return _timed(retrieval_metrics, rows, groups // 2) * (count / few) ** 2
+    if kind == "maps":
+        return 2 * _timed(project, rows) * count / few
+    one, other = rows[:, 0], rows[:, 1]
+    intervals = _timed(bootstrap.bootstrap_interval, one, groups=groups)
+    return 12 * intervals + 8 * _timed(bootstrap.paired_test, one, other, groups=groups)

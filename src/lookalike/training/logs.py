@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from lookalike.core import distributed
@@ -33,69 +37,65 @@ class Logs:
 
     def __init__(self, run: Run, settings: TrainSettings, *, start: int = 0) -> None:
         self.run, self.settings, self.start = run, settings, start
-        self._tensorboard: Any = None
-        self._wandb: Any = None
-        self._mlflow: Any = None
+        self._writers: list[Callable[[int, dict[str, float]], object]] = []
+        self._closing = contextlib.ExitStack()
 
     def __enter__(self) -> Logs:
         if not distributed.is_main():
             return self
-        chosen = self.settings.log
-        name, config = self.run.path.name, self.settings.model_dump(mode="json")
+        chosen, name = self.settings.log, self.run.path.name
+        self._writers.append(lambda step, values: self.run.log(step=step, **values))
         if chosen.wandb is not None:
-            wandb = _import("wandb", "wandb")
-            self._wandb = wandb.init(project=chosen.wandb, name=name, id=name, config=config, resume="allow")
+            config = self.settings.model_dump(mode="json")
+            wandb = _import("wandb").init(project=chosen.wandb, name=name, id=name, config=config, resume="allow")
+            self._writers.append(lambda step, values: wandb.log(values, step=step))
+            self._closing.callback(wandb.finish)
         if chosen.mlflow is not None:
-            self._mlflow = self._start_mlflow(chosen.mlflow, name, config)
+            self._start_mlflow(chosen.mlflow, name)
         if chosen.tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             # What an earlier try wrote beyond the step we go on from is hidden.
-            self._tensorboard = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
+            board = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
+            self._writers.append(partial(_write_scalars, board))
+            self._closing.callback(board.close)
         return self
 
-    def _start_mlflow(self, address: str, name: str, config: dict[str, Any]) -> Any:
+    def _start_mlflow(self, address: str, name: str) -> None:
         if "://" not in address or address.startswith("file:"):
-            # MLflow asks for a word before it writes into a folder; naming one is that word.
+            # MLflow requires consent before it writes into a folder; naming one is consent.
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        mlflow = _import("mlflow", "mlflow")
+        mlflow = _import("mlflow")
         try:
             mlflow.set_tracking_uri(address)
             mlflow.start_run(run_name=name)
-            mlflow.log_params(flatten(config))
+            mlflow.log_params(flatten(self.settings.model_dump(mode="json")))
         except mlflow.exceptions.MlflowException as error:
             why = str(error).strip().splitlines()[0].rstrip(".")
             raise LookalikeError(f"MLflow cannot report to `{address}`: {why}.") from error
-        return mlflow
+        self._writers.append(
+            lambda step, values: mlflow.log_metrics({k.replace("@", "_at_"): v for k, v in values.items()}, step=step)
+        )
+        self._closing.callback(mlflow.end_run)
 
     def write(self, step: int, **values: float) -> None:
         """Log values of a step by name."""
-        if not distributed.is_main():
-            return
-        self.run.log(step=step, **values)
-        if self._tensorboard is not None:
-            for name, value in values.items():
-                self._tensorboard.add_scalar(name, value, step)
-        if self._wandb is not None:
-            self._wandb.log(values, step=step)
-        if self._mlflow is not None:
-            self._mlflow.log_metrics({name.replace("@", "_at_"): v for name, v in values.items()}, step=step)
+        for writer in self._writers:
+            writer(step, values)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if self._tensorboard is not None:
-            self._tensorboard.close()
-        if self._wandb is not None:
-            self._wandb.finish()
-        if self._mlflow is not None:
-            self._mlflow.end_run()
+        self._closing.close()
 
 
-def _import(module: str, extra: str) -> Any:
-    import importlib
+def _write_scalars(board: Any, step: int, values: dict[str, float]) -> None:
+    for name, value in values.items():
+        board.add_scalar(name, value, step)
 
+
+def _import(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
         raise LookalikeError(
-            f"`logs.{module}` is set, but {module} is not installed: pip install 'lookalike[{extra}]', or leave it out."
+            f"`log.{module}` is set, but {module} is not installed: pip install 'lookalike[{module}]', or leave it out."
         ) from error

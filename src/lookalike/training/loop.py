@@ -6,6 +6,7 @@ So a run that is killed and resumed ends with the same bits as an uninterrupted 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,11 +34,12 @@ from lookalike.models.heads import MomentumBatchNorm
 from lookalike.models.inference.torch_runtime import fused_graph
 from lookalike.training import checkpoint, drift
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
+from lookalike.training.depthwise import FastDepthwise
 from lookalike.training.logs import Logs
-from lookalike.training.optim import learning_rates, lr_factor, make_optimizer
+from lookalike.training.optim import lr_factor, make_optimizer
 from lookalike.training.settings import TrainSettings
 from lookalike.training.source import Source
-from lookalike.training.step import joint_gradient
+from lookalike.training.step import device_random_state, joint_gradient, set_device_random_state
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 CHECKPOINT_SECONDS = 60.0
@@ -55,6 +57,8 @@ class LoopSetup(Protocol):
     def sampler(self) -> Sampler: ...
     @property
     def classes(self) -> int: ...
+    @property
+    def table(self) -> Table | None: ...
     @property
     def train_table(self) -> Table: ...
     @property
@@ -128,11 +132,9 @@ class Loop:
         self.settings, self.parts, self.run_folder = settings, parts, run
         self.model = parts.model
         self.device = parts.device
-        self.sampler = parts.sampler
-        if self.sampler.size < distributed.world_size():
-            raise LookalikeError(
-                f"A joint batch of {self.sampler.size} cannot be shared by {distributed.world_size()} processes."
-            )
+        self.sampler, processes = parts.sampler, distributed.world_size()
+        if self.sampler.size < processes:
+            raise LookalikeError(f"A joint batch of {self.sampler.size} cannot be shared by {processes} processes.")
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.model.backbone)
@@ -156,8 +158,7 @@ class Loop:
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.method)
         self.source = parts.make_source(self.method)
-        rates = learning_rates(settings.optimizer)
-        self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, rates, settings))
+        self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, settings))
         self.done = TrainingProgress()
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
@@ -166,18 +167,11 @@ class Loop:
 
     def go(self, *, resume: bool = False) -> TrainingProgress:
         """Take all steps, from the last checkpoint if `resume` is set."""
-        try:
-            return self._go(resume=resume)
-        finally:
-            self.method.close()
-
-    def _go(self, *, resume: bool) -> TrainingProgress:
-        settings, done = self.settings, self.done
         if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
             self._restore()
-            done = self.done
+        settings, done, method = self.settings, self.done, contextlib.closing(self.method)
         self.train_mode()
-        with Logs(self.run_folder, settings, start=done.step) as logs, stop_on_interrupt() as stopped:
+        with method, Logs(self.run_folder, settings, start=done.step) as logs, stop_on_interrupt() as stopped:
             if not done.scores and done.step == 0:
                 self._evaluate(0, logs)
                 self._save()
@@ -229,13 +223,13 @@ class Loop:
         mine, joint = self._batches(step)
         every = settings.log.drift_every_n_steps
         logged = bool(every) and step % every == 0
-        before = self._look(mine) if logged or self.method.needs_drift() else None
+        before = self._embed_batch(mine) if logged or self.method.needs_drift() else None
         loss = joint_gradient(
             self.method,
             mine,
             joint,
             accumulate=min(settings.accumulation_steps, len(mine)),
-            autocast=self.fabric.autocast,
+            autocast=self._autocast,
             backward=self.fabric.backward,
         ).item()
         if not math.isfinite(loss):
@@ -255,10 +249,17 @@ class Loop:
             self._read_meter(before, mine, joint, logged)
         return loss
 
+    @contextlib.contextmanager
+    def _autocast(self) -> Iterator[None]:
+        """The precision of the network's forward pass."""
+        fast = self.settings.precision == "bf16" and self.device.type == CPU
+        with self.fabric.autocast(), FastDepthwise() if fast else contextlib.nullcontext():
+            yield
+
     # ---- the drift meter -------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _look(self, mine: Batch) -> Tensor:
+    def _embed_batch(self, mine: Batch) -> Tensor:
         """The joint batch's own pixels, embedded in evaluation mode."""
         self.model.eval()
         with self.fabric.autocast():
@@ -267,7 +268,7 @@ class Loop:
         return distributed.all_gather(rows)
 
     def _read_meter(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
-        after = self._look(mine)
+        after = self._embed_batch(mine)
         moved = drift.feature_drift(before, after)
         if self.method.needs_drift():
             self.method.on_drift(moved["drift/mean"])
@@ -363,13 +364,23 @@ class Loop:
             metrics = retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, metrics[self.settings.metric], metrics["map@r"])
             logs.write(step, **{f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
+        if self.settings.log.test_classes:
+            logs.write(step, **self._test_recall(self.settings.log.test_classes))
         if best and distributed.is_main():
-            beside = {
-                name: checkpoint.trainable_state(self.model, twin) for name, twin in self.method.extra_models().items()
-            }
-            best_state = checkpoint.trainable_state(self.model, self.method.export_model())
-            state = {"step": step, "model": best_state, "beside": beside, "keepsakes": self.method.export_tensors()}
+            models = {"": self.method.export_model(), **self.method.extra_models()}
+            states = {name: checkpoint.trainable_state(self.model, model) for name, model in models.items()}
+            tensors = self.method.export_tensors()
+            state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": tensors}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
+
+    def _test_recall(self, classes: int) -> dict[str, float]:
+        """recall@1 on the first test classes, decoded anew: test images are not among the cached ones."""
+        test, table = self.parts.test, self.parts.table
+        assert table is not None
+        codes = self.parts.labels[test]
+        chosen = np.isin(codes, np.unique(codes[codes >= 0])[:classes])
+        vectors = self.encode(table.take(test[chosen])).cpu().numpy()
+        return {"test/recall@1": retrieval_metrics(vectors, codes[chosen]).mean()["recall@1"]}
 
     def _neighbors(self) -> dict[str, float]:
         """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
@@ -402,7 +413,7 @@ class Loop:
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
             "random": seeds.global_state(),
-            "device_random": _device_random(self.device),
+            "device_random": device_random_state(self.device),
         }
 
     def _restore(self) -> None:
@@ -418,8 +429,7 @@ class Loop:
         self.optimizer.load_state_dict(state["optimizer"])
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         seeds.set_global_state(state["random"])
-        if state["device_random"] is not None:
-            torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
+        set_device_random_state(state["device_random"], self.device)
         if distributed.is_main():
             self.run_folder.truncate_log(self.done.step)
 
@@ -438,7 +448,3 @@ def _fabric(device: torch.device, precision: str) -> Any:
     fabric = Fabric(accelerator=device.type, devices=devices, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     fabric.launch()
     return fabric
-
-
-def _device_random(device: torch.device) -> Tensor | None:
-    return None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)

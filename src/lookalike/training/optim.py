@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lookalike.methods.base import LearningRates, Method
-from lookalike.training.settings import OptimizerSettings, ScheduleSettings, TrainSettings
+from lookalike.training.settings import ScheduleSettings, TrainSettings
 from lookalike.training.step import trained
 
 TRUST = 0.001
@@ -58,33 +58,20 @@ class LARS(torch.optim.Optimizer):
                 if p.ndim > 1:
                     u = u.add(p, alpha=group["weight_decay"])
                     weight_norm, update_norm = torch.linalg.vector_norm(p), torch.linalg.vector_norm(u)
-                    u = u * torch.where(
-                        (weight_norm > 0) & (update_norm > 0),
-                        TRUST * weight_norm / update_norm,
-                        torch.ones_like(weight_norm),
-                    )
-                state = self.state[p]
-                if "moving" not in state:
-                    state["moving"] = torch.zeros_like(p)
-                state["moving"].mul_(group["momentum"]).add_(u)
-                p.sub_(state["moving"], alpha=group["lr"])
+                    positive = (weight_norm > 0) & (update_norm > 0)
+                    u = u * torch.where(positive, TRUST * weight_norm / update_norm, 1.0)
+                if "moving" not in self.state[p]:
+                    self.state[p]["moving"] = torch.zeros_like(p)
+                moving = self.state[p]["moving"].mul_(group["momentum"]).add_(u)
+                p.sub_(moving, alpha=group["lr"])
         return loss
 
 
-def learning_rates(settings: OptimizerSettings) -> LearningRates:
-    """Learning rates of backbone, head and the method's own parameters.
-
-    The head defaults to the backbone's learning rate, the method's own parameters to ten times it.
-    """
-    return LearningRates(settings.lr, settings.head_lr or settings.lr, settings.loss_lr or 10 * settings.lr)
-
-
-def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings) -> torch.optim.Optimizer:
+def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
     """Build the optimizer over the parameter groups of a method.
 
     Args:
         method: The training method; its frozen parameters are left out.
-        rates: Learning rates by group.
         settings: Settings of the run; `optimizer` and `precision` are used.
 
     Returns:
@@ -93,29 +80,24 @@ def make_optimizer(method: Method, rates: LearningRates, settings: TrainSettings
     Raises:
         ValueError: If the groups of the method leave out a trainable parameter.
     """
-    groups = []
-    for group in method.param_groups(rates):
-        trainable = [p for p in group["params"] if p.requires_grad]
-        if trainable:
-            groups.append({**group, "params": trainable, "initial": group["lr"]})
+    chosen = settings.optimizer
+    rates = LearningRates(chosen.lr, chosen.head_lr or chosen.lr, chosen.loss_lr or 10 * chosen.lr)
+    groups = [
+        {**group, "params": trainable, "initial": group["lr"]}
+        for group in method.param_groups(rates)
+        if (trainable := [p for p in group["params"] if p.requires_grad])
+    ]
     known = {id(p) for group in groups for p in group["params"]}
     if any(id(p) not in known for p in trained(method)):
         raise ValueError(f"the method {method.name} leaves parameters out of its groups")
-    chosen = settings.optimizer
-    # The fused step is several times faster; f16 needs its gradients unscaled before it.
-    fused = settings.precision != "f16"
+    decay, fused = chosen.weight_decay, settings.precision != "f16"  # f16 needs its gradients unscaled before the step
     if chosen.kind == "lars":
-        return LARS(groups, momentum=chosen.momentum, weight_decay=chosen.weight_decay)
+        return LARS(groups, momentum=chosen.momentum, weight_decay=decay)
     if chosen.kind == "sgd":
-        return torch.optim.SGD(
-            groups,
-            momentum=chosen.momentum,
-            nesterov=chosen.nesterov,
-            weight_decay=chosen.weight_decay,
-            fused=fused,
-        )
+        momentum, nesterov = chosen.momentum, chosen.nesterov
+        return torch.optim.SGD(groups, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused)
     kind = torch.optim.Adam if chosen.kind == "adam" else torch.optim.AdamW
-    return kind(groups, weight_decay=chosen.weight_decay, fused=fused)
+    return kind(groups, weight_decay=decay, fused=fused)
 
 
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
@@ -134,19 +116,17 @@ def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
         >>> [lr_factor(step, 10, ScheduleSettings(warmup_steps=4)) for step in (1, 2, 4, 5)]
         [0.25, 0.5, 1.0, 1.0]
     """
-    if step <= schedule.warmup_steps:
-        start = schedule.warmup_start_ratio
-        return (
-            step / schedule.warmup_steps if start is None else start + (1 - start) * (step - 1) / schedule.warmup_steps
-        )
+    warmup, start = schedule.warmup_steps, schedule.warmup_start_ratio
+    if step <= warmup:
+        return step / warmup if start is None else start + (1 - start) * (step - 1) / warmup
     if schedule.kind == "constant":
         return 1.0
-    past = step - schedule.warmup_steps - 1
+    past = step - warmup - 1
     if schedule.kind == "step":
         return schedule.gamma ** (past // schedule.step_size)
     if schedule.kind == "inverse_steps":
         return float((1 + 1e-3 * past) ** -0.75)
-    progress = past / max(1, steps - schedule.warmup_steps)
+    progress = past / max(1, steps - warmup)
     if schedule.kind == "inverse":
         return float((1 + 10 * progress) ** -0.75)
     return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * 0.5 * (1 + math.cos(math.pi * progress))

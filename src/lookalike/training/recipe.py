@@ -52,12 +52,13 @@ def text(name: str) -> str:
     return (_folder(all_recipes()[name]) / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def load(name_or_path: str | Path, command: Command = "train") -> dict[str, Any]:
+def load(name_or_path: str | Path, command: Command = "train", seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Load the settings of a recipe, merged over those it extends.
 
     Args:
         name_or_path: Name of a built-in recipe, or a YAML file.
         command: The command whose built-in recipes are searched.
+        seen: The recipes that extend this one.
 
     Returns:
         Nested settings, without `extends`.
@@ -65,10 +66,6 @@ def load(name_or_path: str | Path, command: Command = "train") -> dict[str, Any]
     Raises:
         LookalikeError: If there is no such recipe, it is not valid YAML, or recipes extend each other in a circle.
     """
-    return _load(name_or_path, command, ())
-
-
-def _load(name_or_path: str | Path, command: Command, seen: tuple[Path, ...]) -> dict[str, Any]:
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
         choose(str(name_or_path), names(command), "a recipe (a file of yours ends in .yaml)")
@@ -84,7 +81,7 @@ def _load(name_or_path: str | Path, command: Command, seen: tuple[Path, ...]) ->
         return own
     if not isinstance(parent, str):
         raise LookalikeError(f"`extends` in the recipe `{path}` must be the name of one recipe or a YAML file.")
-    base = _load(parent, command, (*seen, path.absolute()))
+    base = load(parent, command, (*seen, path.absolute()))
     if method_name(own) not in (None, method_name(base)):  # settings of another method do not apply
         base = {name: value for name, value in base.items() if name not in ("method", "memory")}
     elif isinstance(own.get("method"), str):  # the same method: keep its settings

@@ -23,7 +23,7 @@ from lookalike.evaluation.verdicts import metric_name, p_text
 from lookalike.methods.base import ReportContext
 from lookalike.methods.collapse import HEALTHY, STATES
 from lookalike.training import checkpoint
-from lookalike.training.drift import drift_section, log_lines
+from lookalike.training.drift import drift_section
 from lookalike.training.loop import TrainingProgress
 from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
 from lookalike.training.setup import TrainingSetup
@@ -79,38 +79,43 @@ def write_sections(
         audit: Facts of the image audit.
         shown: Prototypes to show, if there are any.
     """
-    run.write_section("curves", curves_section(run, parts, done))
-    drift = drift_section(run.read_log(), parts.settings.log.drift_every_n_steps)
-    if drift is not None:
-        run.write_section("drift", drift)
-    for name, section in method_sections(run, parts).items():
-        run.write_section(name, section)
-    run.write_section("audit", audit_section(audit, parts))
-    run.write_section("settings", settings_section(run, parts))
-    guard = guard_section(run.read_log())
-    if guard is not None:
-        run.write_section("guard", guard)
-    if shown is not None:
-        run.write_section("prototypes", prototypes_section(run, parts, shown))
+    written: dict[str, s.Section | None] = {
+        "curves": curves_section(run, parts, done),
+        "drift": drift_section(run.read_log(), parts.settings.log.drift_every_n_steps),
+        **method_sections(run, parts),
+        "audit": audit_section(audit, parts),
+        "settings": settings_section(run, parts),
+        "guard": guard_section(run.read_log()),
+        "prototypes": None if shown is None else prototypes_section(run, parts, shown),
+        **(measured_sections(run, parts, outcome) if outcome.measured else {}),
+    }
     if not outcome.measured:
-        run.write_section("verdict", unmeasured_section(run, parts, outcome))
-        return
+        written["verdict"] = unmeasured_section(run, parts, outcome)
+    for name, section in written.items():
+        if section is not None:
+            run.write_section(name, section)
+
+
+def measured_sections(run: Run, parts: TrainingSetup, outcome: Outcome) -> dict[str, s.Section | None]:
+    """The sections on what was measured on held-out images."""
     table = parts.table.take(outcome.rows)
     labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
     result, gallery = outcome.measured[TRAINED].result, outcome.gallery
     report_images = ReportImages(table, run, labels, names, gallery)
     frozen, after, selected = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.selected))
     calibration, why = calibrate(selected.vectors, labels, query=result.query_index, gallery=gallery)
-    before = training_overlap.image_splits(parts.settings.model.name)  # a run may go on from another
+    before = training_overlap.known_images(parts.settings.model.name)  # a run may go on from another
     note = training_overlap.overlap_note(before, table.take(result.query_index))
     selected = EvaluatedModel(selected.name, selected.vectors, selected.result, calibration, why, note)
     if outcome.selected == TRAINED:
         after = selected
     line = f"{parts.table.name}, {len(result.query_index):,} queries, seed {parts.settings.seed}"
-    verdict = sections.verdict_section(frozen, after, kept=outcome.selected == TRAINED, line=line)
     if outcome.neighbors is not None:
         verdict = knn_section(outcome.neighbors, outcome.message, line)
-    written = {
+    else:
+        use_trained = outcome.selected == TRAINED
+        verdict = sections.verdict_section(sections.verdict(frozen, after, use_trained=use_trained, line=line))
+    return {
         "verdict": verdict,
         "table": table_section(outcome),
         "changed": sections.changed_section(report_images, frozen, after),
@@ -119,8 +124,6 @@ def write_sections(
         "classes": sections.class_changes_section(frozen, after, names),
         "map": sections.map_section(report_images, [frozen, after]),
     }
-    for name, section in written.items():
-        run.write_section(name, section)
 
 
 def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
@@ -149,40 +152,34 @@ def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
 def table_section(outcome: Outcome) -> s.Section:
     """The three models side by side, and trained against each of the others."""
     section = sections.table_section([outcome.measured[name] for name in (FROZEN, START, TRAINED)])
-    rows = []
-    for name in (FROZEN, START):
-        change = outcome.differences[name]["recall@1"]
-        values = {k: 100 * getattr(change, k) for k in ("low", "high")}
-        rows.append(s.Whisker(name=f"trained − {name}", value=100 * change.difference, **values))
-    section.blocks.append(
-        s.Whiskers(
-            title="Better than both?", rows=rows, label="points of recall@1", reference=0.0, note=outcome.message
-        )
-    )
+    changes = {name: outcome.differences[name]["recall@1"] for name in (FROZEN, START)}
+    rows = [
+        s.Whisker(name=f"trained − {name}", value=100 * c.difference, low=100 * c.low, high=100 * c.high)
+        for name, c in changes.items()
+    ]
+    title, label = "Better than both?", "points of recall@1"
+    section.blocks.append(s.Whiskers(title=title, rows=rows, label=label, reference=0.0, note=outcome.message))
     return section
 
 
 def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.Section:
     """Loss and validation metric over the steps, with the starting model and step 0 as dashed lines."""
-    log = run.read_log()
-    key = f"validation/{parts.settings.metric if parts.settings.metric != 'r_precision' else 'map@r'}"
-    score = [(row["step"], row[key]) for row in log if key in row]
+    log, rows = run.read_log(), parts.validation
+    metric = parts.settings.metric if parts.settings.metric != "r_precision" else "map@r"
+    note = f"{len(rows):,} images held out of training to choose the step."
+    label = f"{metric_name(metric)}, validation"
+    score = s.log_lines(log, label, {f"validation/{metric}": TRAINED}, note=note)
     blocks: list[s.Block] = []
-    name = metric_name(key.removeprefix("validation/"))
-    if score:
-        x, y = zip(*score, strict=True)
-        series = [s.Series(name=TRAINED, x=list(x), y=list(y))]
-        rows = parts.validation
+    if score.series:
         start = embed_features(parts.first_head, parts.features[rows], parts.first_norm)
-        frozen = retrieval_metrics(start, parts.labels[rows], recall_at=(1,))
-        series.append(s.Series(name=FROZEN, x=[0], y=[frozen.mean()[key.removeprefix("validation/")]], dashed=True))
-        series.append(s.Series(name=START, x=[0], y=[y[0]], dashed=True))
-        note = f"{len(rows):,} images held out of training to choose the step."
-        marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
-        blocks.append(s.Lines(x_label="step", y_label=f"{name}, validation", series=series, marks=marks, note=note))
+        frozen = retrieval_metrics(start, parts.labels[rows], recall_at=(1,)).mean()[metric]
+        for name, value in ((FROZEN, frozen), (START, score.series[0].y[0])):
+            score.series.append(s.Series(name=name, x=[0], y=[value], dashed=True))
+        score.marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
+        blocks.append(score)
     near = {"knn/accuracy@20": "k-NN accuracy", "knn/student_accuracy@20": "of the student"}
     note = f"{len(parts.test):,} held-out images, 20 neighbors among {len(parts.known):,} training images."
-    charts = [log_lines(log, "k-NN accuracy", near, note=note), log_lines(log, "loss", {"loss": "loss"})]
+    charts = [s.log_lines(log, "k-NN accuracy", near, note=note), s.log_lines(log, "loss", {"loss": "loss"})]
     blocks += [chart for chart in charts if chart.series]
     if not blocks:
         blocks.append(s.Text(text="No step was taken."))
@@ -228,8 +225,8 @@ def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Se
         for name in ("clusters", "in_use", "consistency", "balance", "spread")
         if name in readings
     ]
-    state = guard_state(run.read_log())
-    message = outcome.message + (f" The guard says: {state}." if state else "")
+    state = f" The guard says: {STATES[int(readings['state'])]}." if "state" in readings else ""
+    message = outcome.message + state
     line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
     return s.Section(title="Verdict", order=s.VERDICT, blocks=[s.Verdict(message=message, figures=figures, line=line)])
 
@@ -256,12 +253,6 @@ def last_guard_readings(log: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {name.removeprefix(GUARD_PREFIX): row[name] for row in log for name in row if name.startswith(GUARD_PREFIX)}
 
 
-def guard_state(log: Sequence[Mapping[str, Any]]) -> str:
-    """The final state of the collapse guard in words; empty without one."""
-    readings = last_guard_readings(log)
-    return STATES[int(readings["state"])] if "state" in readings else ""
-
-
 def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
     """The section on collapse, from the rows of the log; None without a guard."""
     readings = last_guard_readings(log)
@@ -269,13 +260,11 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
         return None
     alarms = [row["step"] for row in log if row.get("guard/state", HEALTHY) != HEALTHY]
     state = STATES[int(readings["state"])]
-    summary = f"At the end the run is {state}."
-    if alarms:
-        summary += f" The guard first spoke at step {alarms[0]:,}."
-    blocks: list[s.Block] = [s.Text(text=summary)]
+    alarm = f" The guard first warned at step {alarms[0]:,}." if alarms else ""
+    blocks: list[s.Block] = [s.Text(text=f"At the end the run is {state}.{alarm}")]
     for title, label, names, note in GUARD_CHARTS:
         keys = {GUARD_PREFIX + name: text for name, text in names.items()}
-        blocks.append(log_lines(log, label, keys, title=title, note=note, dashed=[GUARD_PREFIX + "in_use_at_random"]))
+        blocks.append(s.log_lines(log, label, keys, title=title, note=note, dashed=[GUARD_PREFIX + "in_use_at_random"]))
     rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(readings.items())]
     blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))
     return s.Section(title="Collapse guard", order=GUARD_ORDER, blocks=blocks)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +89,7 @@ def resumed_images(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
     Raises:
         LookalikeError: If the images have changed since the run began.
     """
-    from lookalike.data import Table, read_table
+    from lookalike.data import read_table
 
     if not (run.path / PREPARED).exists():  # stopped before the images were audited
         return split_images(settings.data.source, settings)
@@ -105,7 +103,6 @@ def resumed_images(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
                 f"The images in `{settings.data.source}` have changed since the run `{run.path}` began; "
                 "it cannot be resumed."
             )
-    assert isinstance(table, Table)
     return table, division
 
 
@@ -134,13 +131,6 @@ def say_where(run: Run, settings: TrainSettings) -> None:
         progress.say(f"Resuming {where}: no step was taken yet.")
 
 
-@contextlib.contextmanager
-def _stage(seconds: dict[str, float], name: str) -> Iterator[None]:
-    start = time.monotonic()
-    yield
-    seconds[name] = time.monotonic() - start
-
-
 def run_training(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
     """Prepare, fit, measure, save and report; also continues a run that was stopped.
 
@@ -160,24 +150,33 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
     from lookalike.training.setup import build_setup
 
     seconds: dict[str, float] = {}
-    with _stage(seconds, "check"):
-        if not (run.path / PREPARED).exists():
-            table, division = _prepare(run, settings, table, division)
-    with _stage(seconds, "features"):
-        parts = build_setup(settings, table, division, run)
-        loop = Loop(settings, parts, run) if settings.processes == 1 else None
-    with _stage(seconds, "train"):
-        if loop is not None:
-            done = loop.go(resume=True)
-        else:
-            done = TrainingProgress(**distributed.launch(fit_in_process, settings.processes, folder=str(run.path))[0])
-    with _stage(seconds, "measure"), progress.Progress("Measuring"):
+    since = time.monotonic()
+
+    def finish(stage: str) -> None:
+        nonlocal since
+        seconds[stage], since = round(time.monotonic() - since, 2), time.monotonic()
+
+    if not (run.path / PREPARED).exists():
+        table, division = _prepare(run, settings, table, division)
+    finish("check")
+    parts = build_setup(settings, table, division, run)
+    loop = Loop(settings, parts, run) if settings.processes == 1 else None
+    finish("features")
+    if loop is not None:
+        done = loop.go(resume=True)
+    else:
+        done = TrainingProgress(**distributed.launch(fit_in_process, settings.processes, folder=str(run.path))[0])
+    finish("train")
+    with progress.Progress("Measuring"):
         outcome = select_model(parts, done, run)
+    finish("measure")
     about = read_json(run.path / PREPARED, "run's data")
-    with _stage(seconds, "report"), progress.Progress("Saving the model and the report"):
+    with progress.Progress("Saving the model and the report"):
         shown = save_models(run, parts, outcome, done)
         if report:
             write_sections(run, parts, done, outcome, about["audit"], shown)
+    finish("report")
+    readings = last_guard_readings(run.read_log())
     run.write_result(
         finished=True,
         method=settings.method.name,
@@ -188,12 +187,11 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
         stopped_early=done.stopped_early,
         images={name: len(getattr(division, name)) for name in ("train", "validation", "test")},
         classes=parts.classes,
-        seconds={name: round(value, 2) for name, value in seconds.items()},
+        seconds=seconds,
         audit=about["audit"],
-        **({"guard": readings} if (readings := last_guard_readings(run.read_log())) else {}),
+        **({"guard": readings} if readings else {}),
         **outcome.to_json(),
     )
-    progress.say(outcome.message)
     return run
 
 

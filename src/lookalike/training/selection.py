@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -61,15 +61,11 @@ class Outcome:
         """Whether the trained model is significantly better than the starting model and than step 0."""
         if self.neighbors is not None:
             return self.neighbors.difference.better
-        return bool(self.differences) and all(found["recall@1"].better for found in self.differences.values())
+        return bool(self.differences) and all(by["recall@1"].better for by in self.differences.values())
 
     def to_json(self) -> dict[str, Any]:
-        out: dict[str, Any] = {
-            "selected": self.selected,
-            "better": self.better,
-            "verdict": self.message,
-            "side": self.side,
-        }
+        out: dict[str, Any] = {"selected": self.selected, "better": self.better, "verdict": self.message}
+        out["side"] = self.side
         if self.measured:
             result = self.measured[TRAINED].result
             out |= {
@@ -141,20 +137,17 @@ def _select_pretrained(
     for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
     labels = parts.labels[outcome.rows]
-    knn = compare_knn(vectors, labels, how["gallery"], how["query"], before=FROZEN, after=TRAINED)
+    knn = compare_knn(vectors, labels, how["gallery"], how["query"])
     selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
     return replace(outcome, neighbors=knn, selected=selected, message=knn.message(selected == TRAINED))
 
 
 def _differences(measured: dict[str, EvaluatedModel]) -> dict[str, dict[str, PairedDifference]]:
-    if not measured:
-        return {}
-    after = measured[TRAINED].result
-
     def against(name: str, key: str) -> PairedDifference:
-        return paired_test(measured[name].result.per_query[key], after.per_query[key], groups=after.labels)
+        before, after = measured[name].result, measured[TRAINED].result
+        return paired_test(before.per_query[key], after.per_query[key], groups=after.labels)
 
-    return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START)}
+    return {name: {key: against(name, key) for key in MEASURES} for name in (FROZEN, START) if name in measured}
 
 
 def _message(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
@@ -163,20 +156,16 @@ def _message(outcome: Outcome, done: TrainingProgress, steps: int) -> str:
     end = "" if outcome.selected == TRAINED else " The starting model is kept."
     if done.best_step == 0 and steps:
         return f"Step 0 was the best on the validation images: training did not help.{end}"
-    parts = []
-    for name in (FROZEN, START):
-        change = outcome.differences[name]["recall@1"]
-        low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
-        parts.append(
-            f"{value} points ({low} to {high}) over the {name}"
-            if name == FROZEN
-            else f"{value} ({low} to {high}) over step 0"
-        )
+    over = {name: _points(outcome.differences[name]["recall@1"]) for name in (FROZEN, START)}
     where = f"on {len(outcome.measured[TRAINED].result.query_index):,} {outcome.side} images"
-    summary = f"recall@1 {parts[0]} and {parts[1]}, {where}"
-    if outcome.better:
-        return f"Training helped: {summary}.{end}"
-    return f"Training was not shown to help: {summary}.{end}"
+    start = "Training helped" if outcome.better else "Training was not shown to help"
+    return f"{start}: recall@1 {over[FROZEN]} over the {FROZEN} and {over[START]} over step 0, {where}.{end}"
+
+
+def _points(change: PairedDifference) -> str:
+    """A difference in percent with its interval, as `+3.0 points (+1.2 to +4.9)`."""
+    value, low, high = (number(100 * v, 1, signed=True) for v in (change.difference, change.low, change.high))
+    return f"{value} points ({low} to {high})"
 
 
 def _pairs(labels: np.ndarray) -> bool:
@@ -240,18 +229,14 @@ def _trained(parts: TrainingSetup, rows: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class KNNComparison:
-    """k-NN accuracy of models trained without labels, and the paired difference trained − start.
-
-    Args:
-        accuracy: Accuracy on the held-out images by model and number of neighbors.
-        intervals: Confidence intervals for 20 neighbors, bootstrapped over classes.
-        difference: Trained minus start, paired by image.
-        images: Number of held-out images.
-    """
+    """k-NN accuracy on held-out images of models trained without labels."""
 
     accuracy: dict[str, dict[int, float]]
+    """By model and number of neighbors."""
     intervals: dict[str, Interval]
+    """For 20 neighbors, bootstrapped over classes."""
     difference: PairedDifference
+    """Trained minus start, paired by image."""
     images: int
 
     def to_json(self) -> dict[str, Any]:
@@ -259,11 +244,9 @@ class KNNComparison:
         return {**asdict(self), "accuracy": by_name}
 
     def message(self, kept: bool) -> str:
-        change = self.difference
-        low, value, high = (number(100 * v, 1, signed=True) for v in (change.low, change.difference, change.high))
-        where = f"on {self.images:,} held-out images"
-        summary = f"k-NN accuracy {value} points ({low} to {high}) over the starting model, {where}"
-        if change.better:
+        points = _points(self.difference)
+        summary = f"k-NN accuracy {points} over the starting model, on {self.images:,} held-out images"
+        if self.difference.better:
             return f"Pretraining helped: {summary}."
         return f"Pretraining was not shown to help: {summary}. " + (
             "The trained model is kept, as requested." if kept else "The starting model is kept."
@@ -271,26 +254,15 @@ class KNNComparison:
 
 
 def compare_knn(
-    vectors: Mapping[str, np.ndarray],
-    labels: np.ndarray,
-    known: np.ndarray,
-    held_out: np.ndarray,
-    *,
-    before: str,
-    after: str,
+    vectors: Mapping[str, np.ndarray], labels: np.ndarray, known: np.ndarray, held_out: np.ndarray
 ) -> KNNComparison:
     """Classify held-out images by the labels of their neighbors, with each model.
 
     Args:
-        vectors: Unit embeddings by model name, ``(n, d)``.
+        vectors: Unit embeddings ``(n, d)`` by model name, among them the starting and the trained model's.
         labels: Class of each row.
         known: Mask of the rows with known labels.
         held_out: Mask of the rows to classify.
-        before: Name of the starting model.
-        after: Name of the trained model.
-
-    Returns:
-        Accuracies, intervals and the paired difference.
     """
     accuracy, right = {}, {}
     for name, rows in vectors.items():
@@ -300,7 +272,7 @@ def compare_knn(
         right[name] = (result.predicted[KNN_NEIGHBORS] == labels[held_out]).astype(float)
     groups = labels[held_out]
     bands = {name: bootstrap_interval(values, groups=groups) for name, values in right.items()}
-    change = paired_test(right[before], right[after], groups=groups)
+    change = paired_test(right[FROZEN], right[TRAINED], groups=groups)
     return KNNComparison(accuracy, bands, change, int(held_out.sum()))
 
 
@@ -312,15 +284,8 @@ def iterate_extra_models(parts: TrainingSetup, best: Mapping[str, Any]) -> Itera
     checkpoint.load_trainable_state(parts.model, best["model"])
 
 
-@dataclass(frozen=True)
-class PrototypeFacet:
-    """The prototypes of a run and the images assigned to them.
-
-    Args:
-        rows: Table rows that were assigned: training images, or a sample of them.
-        prototypes: Prototypes with two or more images.
-        assigned: The assignment of each row.
-    """
+class PrototypeFacet(NamedTuple):
+    """Table rows of training images, the prototypes with two or more of them, and the assignment of each row."""
 
     rows: np.ndarray
     prototypes: Prototypes
@@ -370,17 +335,15 @@ def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: Training
 
 
 def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
+    names = {name: f"{name} (this one)" if name == outcome.selected else name for name in outcome.measured}
     results = [
-        {
-            "model": name + (" (this one)" if name == outcome.selected else ""),
-            **{k: m.intervals[k].to_json() for k in CARD_METRICS},
-        }
+        {"model": names[name], **{k: m.intervals[k].to_json() for k in CARD_METRICS}}
         for name, m in outcome.measured.items()
     ]
+    classes = f" of {parts.classes:,} classes" if parts.classes else ""
     where = f"{len(outcome.rows):,} {outcome.side} images of the same collection"
     return {
-        "data": f"{parts.table.name}: {len(parts.train):,} images"
-        + (f" of {parts.classes:,} classes" if parts.classes else ""),
+        "data": f"{parts.table.name}: {len(parts.train):,} images{classes}",
         "results": results,
-        "limits": f"EvaluatedModel on {where}. {outcome.message}",
+        "limits": f"Evaluated on {where}. {outcome.message}",
     }

@@ -184,6 +184,9 @@ class LogSettings(Settings):
     """Write TensorBoard event files into the run folder."""
     knn_images: PositiveInt | None = 10_000
     """Training images that vote in the k-NN accuracy of pretraining, a random sample; null: all."""
+    test_classes: NonNegativeInt = 0
+    """Also measure recall@1 on the first so many test classes at every evaluation, as a learning curve by which nothing
+    is chosen."""
     drift_every_n_steps: NonNegativeInt = 0
     """Steps between two measurements of feature drift and of the staleness of a memory; 0: none."""
     wandb: str | None = None

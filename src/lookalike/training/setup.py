@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from lookalike.models import Embedder, features_for
 from lookalike.models.heads import make_norm
 from lookalike.models.pooling import unit
 from lookalike.training import checkpoint
-from lookalike.training.settings import TrainSettings
+from lookalike.training.settings import SamplerSettings, TrainSettings
 from lookalike.training.source import CachedSource, PixelSource, Rows, Source
 from lookalike.training.split import Division
 
@@ -37,15 +37,8 @@ VIEW_SEED = 0  # of the cached views: runs with different seeds share them
 PCA_ROWS = 50_000  # more do not move the directions, and need memory
 
 
-@dataclass(frozen=True)
-class TrainingImages:
-    """The training images of a run.
-
-    Args:
-        table: One row an image.
-        labels: Class numbers without gaps, −1 for no class.
-        drawn: The rows that batches are drawn from; None: all.
-    """
+class TrainingImages(NamedTuple):
+    """The training images of a run: class numbers without gaps (−1: none), and the rows that batches are drawn from."""
 
     table: Table
     labels: np.ndarray
@@ -77,18 +70,6 @@ class TrainingSetup:
     frozen: list[nn.Module]
 
     @property
-    def train(self) -> np.ndarray:
-        return self.division.train
-
-    @property
-    def validation(self) -> np.ndarray:
-        return self.division.validation
-
-    @property
-    def test(self) -> np.ndarray:
-        return self.division.test
-
-    @property
     def known(self) -> np.ndarray:
         """Labeled training rows that held-out images are compared with; a sample if there are very many."""
         rows, count = self.train[self.labels[self.train] >= 0], self.settings.log.knn_images
@@ -97,33 +78,12 @@ class TrainingSetup:
         return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, count, replace=False))
 
     def __post_init__(self) -> None:
-        sampler, seed, drawn = self.settings.sampler, self.settings.seed, self.training_images.drawn
-        labels = self.train_labels if drawn is None else self.train_labels[drawn]
-        self.sampler: Sampler
-        if sampler.kind == "pk":
-            self.sampler = PKSampler(
-                labels,
-                classes=sampler.classes_per_batch,
-                images=sampler.images_per_class,
-                seed=seed,
-                replacement=sampler.replacement,
-            )
-        else:
-            self.sampler = ShuffleSampler(len(labels), size=sampler.batch_size, seed=seed)
+        self.train, self.validation, self.test = self.division.train, self.division.validation, self.division.test
+        self.train_table, self.train_labels, drawn = self.training_images
+        self.classes = int(self.train_labels.max(initial=-1)) + 1
+        self.sampler = make_sampler(self.settings, self.train_labels if drawn is None else self.train_labels[drawn])
         if drawn is not None:
             self.sampler = SubsetSampler(drawn, self.sampler)
-
-    @property
-    def train_table(self) -> Table:
-        return self.training_images.table
-
-    @property
-    def train_labels(self) -> np.ndarray:
-        return self.training_images.labels
-
-    @property
-    def classes(self) -> int:
-        return int(self.train_labels.max(initial=-1)) + 1
 
     def make_method(self, context: Context) -> Method:
         kind = methods.find(self.settings.method.name)
@@ -131,44 +91,40 @@ class TrainingSetup:
 
     def make_source(self, method: Method) -> Source:
         """The source of views that the settings ask for: cached outputs of a frozen layer, or pixels."""
-        chosen, pre = self.settings.views, self.model.preprocess
-        random = self.random_view()
+        chosen, pre, seed = self.settings.views, self.model.preprocess, self.settings.seed
+        random, show, count = self.random_view(), distributed.is_main(), len(self.table)
         views = method.views(random)
-        show = distributed.is_main()
         if chosen.mode == "end_to_end":
             from lookalike.data import PixelCache
 
             pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=show)
-            return PixelSource(pixels, views, CenterView(pre), seed=self.settings.seed)
-        count = len(self.table)
-        center = Rows(self.features)
+            return PixelSource(pixels, views, CenterView(pre), seed=seed)
+
+        def cached(table: Table, views: list[Any]) -> np.ndarray:
+            return features_for(self.model, table, layer=chosen.layer, views=views, seed=VIEW_SEED, progress=show)
+
+        center, drawn = Rows(self.features), None
         if chosen.layer != "pooled":
             needed = np.sort(np.concatenate([self.train, self.validation]))
-            center = Rows(self._cached(self.table.take(needed), [CenterView(pre)], show)[0], needed, count)
-        cached = None
+            center = Rows(cached(self.table.take(needed), [CenterView(pre)])[0], needed, count)
         if chosen.num_cached:
-            cached = Rows(self._cached(self.train_table, [random] * chosen.num_cached, show), self.train, count)
-        distinct = method.distinct_views
-        return CachedSource(chosen.layer, center, cached, views=len(views), distinct=distinct, seed=self.settings.seed)
+            drawn = Rows(cached(self.train_table, [random] * chosen.num_cached), self.train, count)
+        return CachedSource(chosen.layer, center, drawn, views=len(views), distinct=method.distinct_views, seed=seed)
 
     def random_view(self) -> RandomView:
         """The augmentation that the settings ask for."""
-        chosen = self.settings.views
-        return (CropView if chosen.crop == "plain" else RandomView)(
-            self.model.preprocess,
-            scale=chosen.scale,
-            flip=chosen.flip,
-            color_jitter=chosen.color_jitter,
-            grayscale=chosen.grayscale,
-            blur=chosen.blur,
-            rand_augment=chosen.rand_augment,
-            random_erasing=chosen.random_erasing,
-        )
+        options = self.settings.views.model_dump(exclude={"mode", "layer", "num_cached", "crop"})
+        return (CropView if self.settings.views.crop == "plain" else RandomView)(self.model.preprocess, **options)
 
-    def _cached(self, table: Table, views: list[Any], show: bool) -> np.ndarray:
-        return features_for(
-            self.model, table, layer=self.settings.views.layer, views=views, seed=VIEW_SEED, progress=show
-        )
+
+def make_sampler(settings: TrainSettings, labels: np.ndarray) -> Sampler:
+    """The sampler that the settings ask for, over images with these classes."""
+    s = settings.sampler
+    if s.kind == "shuffle":
+        return ShuffleSampler(len(labels), size=s.batch_size, seed=settings.seed)
+    shape = {"classes": s.classes_per_batch, "images": s.images_per_class}
+    warn = s.classes_per_batch != SamplerSettings().classes_per_batch  # not about a default
+    return PKSampler(labels, **shape, seed=settings.seed, replacement=s.replacement, warn_if_fewer=warn)
 
 
 def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
@@ -318,7 +274,8 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
     """
     chosen = settings.sampler
     seed = derive(settings.seed, "prewarm")
-    sampler = PKSampler(labels, classes=chosen.classes_per_batch, images=chosen.images_per_class, seed=seed)
+    classes, images = chosen.classes_per_batch, chosen.images_per_class
+    sampler = PKSampler(labels, classes=classes, images=images, seed=seed, warn_if_fewer=False)
     steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
     device = next(head.parameters()).device
     criterion = SupConLoss()

@@ -80,29 +80,25 @@ def divide(table: Table, data: DataSettings) -> Division:
     if not names:
         every = np.arange(len(table))
         return Division(every, every[:0], every[:0], "none", ["There are no labels: all images train, none test."])
-    rule = _rule(table, codes, data)
-    spare: np.ndarray | None = None
+    rule, spare, notes = _rule(table, codes, data), None, []
     if rule in ("table", "halves"):
         train, spare, test = _given(table, rule)
         train = train[codes[train] >= 0]
-    elif rule == "classes":
-        train, test = _by_class(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     else:
-        train, test = _by_image(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
-    notes = []
+        draw = _by_class if rule == "classes" else _by_image
+        train, test = draw(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     tested = set(codes[test]) - {-1}
     if seen := set(codes[train]) & tested:
         notes.append(f"{len(seen)} of {len(tested)} test classes are also trained on, with other images.")
-    if data.validation_fraction == 0:
-        validation, train_rows = train[:0], train
-    elif spare is not None and _pairs(codes[spare]) >= 2:
-        validation, train_rows = spare, train
-    elif _pairs(codes[train]) >= _ENOUGH:
-        train_rows, validation = _by_class(train, codes, data.validation_fraction, data.split_seed, "validation")
-    else:
-        train_rows, validation = _by_image(train, codes, data.validation_fraction, data.split_seed, "validation")
+    fraction, validation = data.validation_fraction, train[:0]
+    if fraction and spare is not None and _pairs(codes[spare]) >= 2:
+        validation = spare
+    elif fraction and _pairs(codes[train]) >= _ENOUGH:
+        train, validation = _by_class(train, codes, fraction, data.split_seed, "validation")
+    elif fraction:
+        train, validation = _by_image(train, codes, fraction, data.split_seed, "validation")
         notes.append("There are too few classes to hold some out: the best step is chosen on images of known classes.")
-    return Division(np.sort(train_rows), np.sort(validation), np.sort(test), rule, notes)
+    return Division(np.sort(train), np.sort(validation), np.sort(test), rule, notes)
 
 
 def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:

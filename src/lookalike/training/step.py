@@ -58,7 +58,7 @@ def joint_gradient(
     else:
         with torch.no_grad(), preserve_statistics(method, method.context.model):
             for part in parts:
-                states.append(_random_state(device))
+                states.append((torch.get_rng_state(), device_random_state(device)))
                 outputs.append(_embed(method, part, autocast))
     leaves = {}
     for name in outputs[0]:
@@ -75,7 +75,10 @@ def joint_gradient(
     method.after_backward()
     start = distributed.rank_slice(len(joint)).start
     for number, part in enumerate(parts):
-        out = outputs[0] if len(parts) == 1 else _again(method, part, autocast, states[number], device)
+        if len(parts) > 1:  # once more, with the same random numbers (dropout)
+            torch.set_rng_state(states[number][0])
+            set_device_random_state(states[number][1], device)
+        out = outputs[0] if len(parts) == 1 else _embed(method, part, autocast)
         rows = slice(start, start + len(part))
         start += len(part)
         moving = [(out[n], leaf.grad[rows]) for n, leaf in leaves.items() if leaf.grad is not None]
@@ -114,18 +117,12 @@ def _embed(method: Method, batch: Batch, autocast: Callable[[], AbstractContextM
     return {name: rows.float() if rows.is_floating_point() else rows for name, rows in out.items()}
 
 
-def _again(method: Method, part: Batch, autocast: Any, state: Any, device: torch.device) -> dict[str, Tensor]:
-    """Embed once more, with the same random numbers (dropout)."""
-    _set_random_state(state, device)
-    return _embed(method, part, autocast)
+def device_random_state(device: torch.device) -> Tensor | None:
+    """The state of the device's own random generator; None for the CPU, whose generator is torch's global one."""
+    return None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)
 
 
-def _random_state(device: torch.device) -> tuple[Tensor, Tensor | None]:
-    there = None if device.type == CPU else torch.get_device_module(device).get_rng_state(device)
-    return torch.get_rng_state(), there
-
-
-def _set_random_state(state: tuple[Tensor, Tensor | None], device: torch.device) -> None:
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.get_device_module(device).set_rng_state(state[1], device)
+def set_device_random_state(state: Tensor | None, device: torch.device) -> None:
+    """Restore what `device_random_state` returned."""
+    if state is not None:
+        torch.get_device_module(device).set_rng_state(state, device)

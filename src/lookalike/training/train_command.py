@@ -74,7 +74,8 @@ def train(
         >>> run.result["steps"]  # doctest: +SKIP
         2
     """
-    overrides = _overrides(settings, data, method, model, seed, device, steps, learning_rate, processes)
+    plain = {"method": method, "seed": seed, "device": device, "steps": steps, "processes": processes}
+    overrides = _overrides(settings, data=data, model=model, learning_rate=learning_rate, **plain)
     return start("train", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
 
 
@@ -130,7 +131,8 @@ def pretrain(
         >>> plan.settings.method.name
         'carp'
     """
-    overrides = _overrides(settings, data, method, model, seed, device, steps, learning_rate, processes)
+    plain = {"method": method, "seed": seed, "device": device, "steps": steps, "processes": processes}
+    overrides = _overrides(settings, data=data, model=model, learning_rate=learning_rate, **plain)
     if from_scratch:
         name = overrides.get("method", {}).get("name")
         if name is None:
@@ -173,20 +175,13 @@ def start(
 
 
 def _overrides(
-    settings: Mapping[str, Any] | None,
-    data: Any,
-    method: str | None,
-    model: Any,
-    seed: int | None,
-    device: str | None,
-    steps: int | None,
-    learning_rate: float | None,
-    processes: int | None,
+    settings: Mapping[str, Any] | None, *, data: Any, model: Any, learning_rate: float | None, **same_name: Any
 ) -> dict[str, Any]:
     """The arguments of a command as settings, over `settings`; what is None is left out."""
-    out: dict[str, Any] = {"seed": seed, "device": device, "steps": steps, "processes": processes, "method": method}
-    out = {name: value for name, value in out.items() if value is not None}
+    out: dict[str, Any] = {name: value for name, value in same_name.items() if value is not None}
     if data is not None:
+        if (settings or {}).get("data", {}).get("source"):
+            raise LookalikeError("The images are given twice, as DATA and as `data.source`; leave one of them out.")
         out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
     if model is not None:
         # A folder must still be found when the run is resumed from elsewhere; a name stays a name.

@@ -39,18 +39,18 @@ def table(classes):
 
 def test_read_in_full(table, tmp_path):
     names = [f"{i + 1:03}.Kind_{i}" for i in range(6)]
-    found = author_splits.read_splits(write(tmp_path / "cub.pkl", document(names)), table)
+    result = author_splits.read_splits(write(tmp_path / "cub.pkl", document(names)), table)
     assert b"numpy.core.multiarray" in (tmp_path / "cub.pkl").read_bytes()
-    assert [split.fid for split in found.splits] == [3.25, 8.5]
-    assert found.split(2).train == ("kind 0", "kind 1", "kind 2")
-    assert found.split(1).removed == ("kind 0", "kind 5")
-    assert found.split(2).validation == ("kind 2",)
-    assert found.split(2).episodes["5"]["1"]["kind 4"] == [f"005.Kind_4/{i}.jpg" for i in range(5)]
-    assert found.default == 2
-    assert found.measure == "authors"
-    assert sum(found.split(1).images) == len(table)
-    found.save(tmp_path / "splits.json")
-    assert SplitSet.load(tmp_path / "splits.json") == found
+    assert [split.fid for split in result.splits] == [3.25, 8.5]
+    assert result.split(2).train == ("kind 0", "kind 1", "kind 2")
+    assert result.split(1).removed == ("kind 0", "kind 5")
+    assert result.split(2).validation == ("kind 2",)
+    assert result.split(2).episodes["5"]["1"]["kind 4"] == [f"005.Kind_4/{i}.jpg" for i in range(5)]
+    assert result.default == 2
+    assert result.measure == "authors"
+    assert sum(result.split(1).images) == len(table)
+    result.save(tmp_path / "splits.json")
+    assert SplitSet.load(tmp_path / "splits.json") == result
 
 
 def test_online_products_are_named_by_their_files(classes, tmp_path):
@@ -58,15 +58,15 @@ def test_online_products_are_named_by_their_files(classes, tmp_path):
     items = [f"1110{label.split()[1]}" for label in table.column("label")]
     table = table.with_column("path", [f"sofa_final/{item}_{i}.JPG" for i, item in enumerate(items)])
     table.notes["layout"] = "sop"
-    found = author_splits.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
-    assert found.split(2).test == ("kind 3", "kind 4", "kind 5")
+    result = author_splits.read_splits(write(tmp_path / "sop.pkl", document([f"1110{i}" for i in range(6)])), table)
+    assert result.split(2).test == ("kind 3", "kind 4", "kind 5")
 
 
 @pytest.mark.parametrize("protocol", [4, 5])
 def test_files_written_anew_are_read_too(protocol, table, tmp_path):
-    found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
-    (tmp_path / "new.pkl").write_bytes(pickle.dumps(found, protocol=protocol))
-    old = author_splits.read_splits(write(tmp_path / "old.pkl", found), table)
+    result = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
+    (tmp_path / "new.pkl").write_bytes(pickle.dumps(result, protocol=protocol))
+    old = author_splits.read_splits(write(tmp_path / "old.pkl", result), table)
     assert author_splits.read_splits(tmp_path / "new.pkl", table).splits == old.splits
 
 
@@ -123,7 +123,7 @@ def test_another_shape_is_refused(content, tmp_path):
         author_splits.read_pickle(write(tmp_path / "odd.pkl", content))
 
 
-def test_what_cannot_be_read_is_said(table, tmp_path, monkeypatch):
+def test_what_cannot_be_read_is_reported(table, tmp_path, monkeypatch):
     with pytest.raises(LookalikeError, match="no split file"):
         author_splits.read_pickle(tmp_path / "none.pkl")
     (tmp_path / "cut.pkl").write_bytes(pickle.dumps(document(["a", "b", "c", "d"]), protocol=3)[:-40])
@@ -140,13 +140,13 @@ def test_what_cannot_be_read_is_said(table, tmp_path, monkeypatch):
 def test_a_list_named_a_million_times_is_no_way_in(tmp_path, monkeypatch):
     monkeypatch.setattr(author_splits, "MAX_TEXTS", 1000)
     names = ["a"] * 100
-    found = {i: {"train": names, "test": names, "fid": 1.0} for i in range(1, 20)}
+    result = {i: {"train": names, "test": names, "fid": 1.0} for i in range(1, 20)}
     with pytest.raises(LookalikeError, match="too many"):
-        author_splits.read_pickle(write(tmp_path / "many.pkl", found))
+        author_splits.read_pickle(write(tmp_path / "many.pkl", result))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"fid": np.float64("nan")}, "has the FID nan"),
         ({"fid": float("inf")}, "has the FID inf"),
@@ -157,11 +157,11 @@ def test_a_list_named_a_million_times_is_no_way_in(tmp_path, monkeypatch):
         ({"train": [], "test": []}, "has 0 classes to train on"),
     ],
 )
-def test_what_no_split_may_be_is_refused(change, said, table, tmp_path):
-    found = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
-    found[2] |= {"test_episodes": {}, "split_val": [], **change}
-    with pytest.raises(LookalikeError, match=rf"Split 2 of .*{said}"):
-        author_splits.read_splits(write(tmp_path / "wrong.pkl", found), table)
+def test_what_no_split_may_be_is_refused(change, message, table, tmp_path):
+    result = document([f"{i + 1:03}.Kind_{i}" for i in range(6)])
+    result[2] |= {"test_episodes": {}, "split_val": [], **change}
+    with pytest.raises(LookalikeError, match=rf"Split 2 of .*{message}"):
+        author_splits.read_splits(write(tmp_path / "wrong.pkl", result), table)
 
 
 def test_the_official_halves_of_online_products_differ_by_two_classes(table, tmp_path):
@@ -206,7 +206,7 @@ def test_a_state_changes_nothing_outside_the_file(table, tmp_path):
 
 def test_repeated_parts_are_counted(tmp_path, monkeypatch):
     empty = {i: {} for i in range(400)}
-    found = {1: {"train": ["a"], "test": ["b"], "fid": 1.0, "test_episodes": dict.fromkeys(range(400), empty)}}
+    result = {1: {"train": ["a"], "test": ["b"], "fid": 1.0, "test_episodes": dict.fromkeys(range(400), empty)}}
     monkeypatch.setattr(author_splits, "MAX_TEXTS", 100_000)
     with pytest.raises(LookalikeError, match="too many"):
-        author_splits.read_pickle(write(tmp_path / "many.pkl", found))
+        author_splits.read_pickle(write(tmp_path / "many.pkl", result))

@@ -47,17 +47,17 @@ def _give(monkeypatch, run_cells):
 @pytest.fixture
 def context(home, monkeypatch):
     """A context whose runs are made up: without momentum one block collapses, everything else learns."""
-    asked = []
+    calls = []
 
     def run_cells(context, cells, seeds):
-        found = GridResults(seeds, measure="knn")
+        result = GridResults(seeds, measure="knn")
         for cell in cells:
             for seed in seeds:
-                asked.append((cell, seed))
+                calls.append((cell, seed))
                 whole = cell.block == cell.prototypes
                 gone = whole and cell.teacher != "ema" and float(cell.more.get("weight", 1)) < 2
                 gain = {"ema": 3.0, "previous": 1.0}.get(cell.teacher, 0.0) if cell.method == "carp" else -2.0
-                found.results[cell.name, seed] = {
+                result.results[cell.name, seed] = {
                     "knn": 12 + gain - 4 * gone + 0.1 * ((7 * seed + len(cell.name)) % 5),
                     "untrained": 6.0,
                     "ahead": 0.5 + 0.1 * seed,
@@ -65,11 +65,11 @@ def context(home, monkeypatch):
                     "in_use": 200.0,
                     "spread": 0.9,
                 }
-        return found
+        return result
 
     _give(monkeypatch, run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked = asked
+    made.asked = calls
     return made
 
 
@@ -93,10 +93,10 @@ def test_runs_below_the_untrained_network_are_no_evidence(context, monkeypatch):
     usual = carp.run_cells
 
     def poor(*given):
-        found = usual(*given)
-        for result in found.results.values():
+        actual = usual(*given)
+        for result in actual.results.values():
             result["untrained"] = 50.0
-        return found
+        return actual
 
     _give(monkeypatch, poor)
     for key in ("3-momentum", "4-redrawn", "9-against-others"):
@@ -108,10 +108,10 @@ def test_one_block_with_momentum_too(context, monkeypatch):
     usual = carp.run_cells
 
     def gone(*given):
-        found = usual(*given)
-        for (name, _), result in found.results.items():
+        actual = usual(*given)
+        for (name, _), result in actual.results.items():
             result["clusters"] = 1.1 if "B2048" in name else 20.0
-        return found
+        return actual
 
     _give(monkeypatch, gone)
     assert KEYS["1-one-block"].judge(context).verdict == "reproduced"
@@ -130,11 +130,11 @@ def test_a_real_trial(tmp_path, monkeypatch):
     monkeypatch.setattr(carp_runs, "HELD_OUT", 3)
     cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
     settings = cell.settings({"keep": "trained", "data": {"near_duplicates": False}}, 24)
-    found = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
-    assert len(found["curve"]) == 3 and found["untrained"] == found["curve"][0]
-    assert len(found["student"]) == 3 and found["clusters"] >= 1 and 1 <= found["in_use"] <= 16
+    result = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
+    assert len(result["curve"]) == 3 and result["untrained"] == result["curve"][0]
+    assert len(result["student"]) == 3 and result["clusters"] >= 1 and 1 <= result["in_use"] <= 16
     holder = GridResults([0], measure="knn")
-    holder.results[cell.name, 0] = found
+    holder.results[cell.name, 0] = result
     assert carp_runs.row(holder, cell)["K"] == 16
 
 

@@ -116,8 +116,8 @@ def test_a_cell_that_another_process_runs_is_left_for_last(tmp_path, home, monke
         lock.__exit__(None, None, None)
 
     monkeypatch.setattr(cells.time, "sleep", sleep)
-    found = dict(store.run_many({name: {"name": name} for name in "abc"}, lambda name: order.append(name) or 1))
-    assert order == ["b", "c", "a"] and set(found) == {"a", "b", "c"} and len(waits) == 1
+    result = dict(store.run_many({name: {"name": name} for name in "abc"}, lambda name: order.append(name) or 1))
+    assert order == ["b", "c", "a"] and set(result) == {"a", "b", "c"} and len(waits) == 1
 
 
 WORKER = """
@@ -145,8 +145,8 @@ def test_two_processes_share_a_grid_without_doing_a_cell_twice(tmp_path, home, m
 
 
 def test_workers_run_side_by_side(tmp_path, home):
-    found = dict(Cells(tmp_path).run_many({str(n): {"number": n} for n in range(3)}, square, processes=2))
-    assert found == {"0": 0, "1": 1, "2": 4} and len(list(tmp_path.glob("*.json"))) == 3
+    result = dict(Cells(tmp_path).run_many({str(n): {"number": n} for n in range(3)}, square, processes=2))
+    assert result == {"0": 0, "1": 1, "2": 4} and len(list(tmp_path.glob("*.json"))) == 3
 
 
 def square(number):

@@ -57,20 +57,20 @@ def made_up(arm: Arm, seed: int) -> dict[str, float]:
 @pytest.fixture
 def context(home, monkeypatch):
     """A context whose runs are made up; `made.figures` may be replaced."""
-    asked = []
+    calls = []
 
     def run_arms(context, arms, seeds):
-        found = GridResults(seeds)
+        result = GridResults(seeds)
         for arm in {arm.name: arm for arm in arms}.values():
-            asked.append(arm)
+            calls.append(arm)
             for seed in seeds:
-                found.results[arm.name, seed] = {**made_up(arm, seed), **made.figures(arm, seed)}
-        return found
+                result.results[arm.name, seed] = {**made_up(arm, seed), **made.figures(arm, seed)}
+        return result
 
     for module in (dmcac, dmcac_contest):
         monkeypatch.setattr(module, "run_arms", run_arms)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked, made.figures = asked, lambda arm, seed: {}
+    made.asked, made.figures = calls, lambda arm, seed: {}
     return made
 
 
@@ -106,7 +106,7 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
         assert settings.data.split == ("classes" if arm.data == "grocery" else "auto")  # never trained classes
 
 
-def test_the_users_question_is_asked_at_equal_images_and_at_own_schedules():
+def test_the_users_question_is_answered_at_equal_images_and_at_own_schedules():
     ours, cross, supcon = (resolve(arm.resolve()) for arm in dmcac.fair_arms("equal images").values())
     assert ours.sampler.batch_size == 64 and ours.method.own()["views"] == 4 and ours.method.own()["head_scale"] == 16
     assert cross.method.own()["weights"] == {"divergence": 0.0, "classes": 1.0, "attention": 0.0}
@@ -136,10 +136,10 @@ def test_a_contest_at_unequal_cost_is_refused(context):
 
 def test_an_arm_that_two_comparisons_share_is_one_row():
     arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two"), dmcac_runs.dmcac("one")]
-    found = GridResults([0])
+    result = GridResults([0])
     for arm in arms:
-        found.results[arm.name, 0] = made_up(arm, 0)
-    assert [row["arm"] for row in dmcac_runs.rows(found, arms)] == ["one", "two"]
+        result.results[arm.name, 0] = made_up(arm, 0)
+    assert [row["arm"] for row in dmcac_runs.rows(result, arms)] == ["one", "two"]
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
         high = arm.settings["optimizer"]["lr"] > 1e-4
         better = {"supcon": not high, "hyp": high}.get(arm.label.partition("-")[0])
         tied = {"validation recall@1": 30.0, "validation map@r": 12.0 if arm.label.startswith("sph") and high else 10.0}
-        told = {**tied} if better is None else {"validation recall@1": 31.0 if better else 30.0}
-        return {**told, "recall": 0.0 if high else 99.0}  # of the test images: must not matter
+        reported = {**tied} if better is None else {"validation recall@1": 31.0 if better else 30.0}
+        return {**reported, "recall": 0.0 if high else 99.0}  # of the test images: must not matter
 
     context.figures = figures
     outcome = KEYS["7-against-others"].judge(context)
-    wanted = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
-    assert outcome.figures["rates"] == wanted  # of equals the lower rate
+    expected = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
+    assert outcome.figures["rates"] == expected  # of equals the lower rate
     held = [arm for arm in context.asked if "-held" in arm.name]
     assert len(held) == 18 and {resolve(arm.resolve()).data.validation_fraction for arm in held} == {0.2}
     assert all(resolve(arm.resolve()).steps >= 120 for arm in held)
@@ -244,7 +244,7 @@ def test_claim_7_ends_in_every_verdict(verdict, context):
     assert outcome.verdict == verdict and outcome.figures["verdicts"]["cub"] == verdict
 
 
-def test_one_bad_opponent_of_six_is_asked_for_more_than_chance(context):
+def test_one_bad_opponent_of_six_must_beat_more_than_chance(context):
     """Below 0 at 95 %, not at 95 % of six."""
     gaps = [-0.5, -0.6, -0.4, -1.2, -0.05]
 
@@ -346,20 +346,20 @@ def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
     one, two = arms = [dmcac_runs.dmcac("one"), dmcac_runs.dmcac("two")]
     for seed, done in ((0, arms), (2, arms), (3, arms), (4, arms[:1])):
         for arm in done:
-            given = {"data": str(home / "cars"), "settings": arm.resolve(), "seed": seed}
-            given["revision"] = revisions(1, "dmcac")
-            context.cells.run(f"{arm.name}-s{seed}", lambda arm=arm, **_: made_up(arm, 0), **given)
-    found = dmcac_runs.run_arms(context, arms, range(5))
-    assert found.seeds == [0, 2, 3] and len(found.gap(one, two).by_seed) == 3
-    told = dmcac_runs.outcome("reproduced", "so it is", found, arms)
-    assert told.note == "3 of 5 seeds so far; so it is" and len(told.figures["runs"]) == 2
+            options = {"data": str(home / "cars"), "settings": arm.resolve(), "seed": seed}
+            options["revision"] = revisions(1, "dmcac")
+            context.cells.run(f"{arm.name}-s{seed}", lambda arm=arm, **_: made_up(arm, 0), **options)
+    result = dmcac_runs.run_arms(context, arms, range(5))
+    assert result.seeds == [0, 2, 3] and len(result.gap(one, two).by_seed) == 3
+    printed = dmcac_runs.outcome("reproduced", "so it is", result, arms)
+    assert printed.note == "3 of 5 seeds so far; so it is" and len(printed.figures["runs"]) == 2
     assert GridResults([0, 1]).so_far == ""
 
 
 def test_what_is_kept_of_a_run(tmp_path, home):
     """A real one, of a few steps: cosine, attention of trained and of unseen classes, gradients."""
     folder = helpers.make_images(tmp_path / "shelf", classes=8, images=6, width=40, height=40)
-    given = {
+    options = {
         "data": {"near_duplicates": False, "validation_fraction": 0},
         "model": {"name": "test_efficientnet", "weights": "random", "size": 32},
         "head": {"embedding_dim": 16},
@@ -371,16 +371,16 @@ def test_what_is_kept_of_a_run(tmp_path, home):
         "log": {"every_n_steps": 1, "tensorboard": False},
     }
     threads = torch.get_num_threads()
-    found = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
-    given["data"]["validation_fraction"] = 0.4
-    held = dmcac_runs.trial(data=str(folder), settings=given, seed=0)
+    result = dmcac_runs.trial(data=str(folder), settings=options, seed=0)
+    options["data"]["validation_fraction"] = 0.4
+    held = dmcac_runs.trial(data=str(folder), settings=options, seed=0)
     torch.set_num_threads(threads)
-    assert set(MEASURES) == set(found)
-    assert set(held) - set(found) == {"validation recall@1", "validation map@r", "curve"}
-    assert 0 < found["late share"] <= 1 and 0 < found["unseen attention"] <= 1 and -1 <= found["cosine"] <= 1
-    assert -1 <= found["cosine 0"] <= 1 and found["cosine 0"] != found["cosine"]
-    assert found["late attention other"] == pytest.approx((1 - found["late attention"]) / 5, abs=1e-4)  # 6 classes
-    assert found["early whole"] > 0 and found["late near"] != 0
-    assert found["gradient classes"] > 0 and found["gradient divergence"] > 0
+    assert set(MEASURES) == set(result)
+    assert set(held) - set(result) == {"validation recall@1", "validation map@r", "curve"}
+    assert 0 < result["late share"] <= 1 and 0 < result["unseen attention"] <= 1 and -1 <= result["cosine"] <= 1
+    assert -1 <= result["cosine 0"] <= 1 and result["cosine 0"] != result["cosine"]
+    assert result["late attention other"] == pytest.approx((1 - result["late attention"]) / 5, abs=1e-4)  # 6 classes
+    assert result["early whole"] > 0 and result["late near"] != 0
+    assert result["gradient classes"] > 0 and result["gradient divergence"] > 0
     # Two batches of 8 queries in 2 views, and the database once: an image of six of each class.
-    assert found["images"] == 2 * 8 * 2 + 6
+    assert result["images"] == 2 * 8 * 2 + 6

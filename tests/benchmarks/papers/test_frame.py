@@ -51,8 +51,8 @@ def paper(home: Path, monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
 
 
 def test_verdicts_are_stored_with_their_proof(paper: object) -> None:
-    found = reproduce(paper="toy")
-    assert [(r.key, r.verdict) for r in found] == [("big", "not testable at this scale"), ("gain", "reproduced")]
+    result = reproduce(paper="toy")
+    assert [(r.key, r.verdict) for r in result] == [("big", "not testable at this scale"), ("gain", "reproduced")]
     stored = json.loads(Path("results/toy.json").read_text())
     assert [c["key"] for c in stored["claims"]] == ["big", "gain"]
     assert stored["claims"][1]["figures"]["gain"]["seeds"] == [0.0, 0.1, 0.2]
@@ -122,8 +122,8 @@ def test_the_page_shows_stored_benchmarks(tmp_path: Path, paper: object) -> None
         {"name": "speed", "value": 4.123456, "bound": 3.5, "better": "higher", "ok": True},
         {"name": "memory", "value": 1.5, "bound": 1.0, "better": "lower", "ok": False},
     ]
-    kept = {"name": "toy", "machine": {"load": 0.1, "threads": 2, "cpu": "x"}, "bars": bars, "when": "2026-01-01"}
-    (tmp_path / "bench-toy.json").write_text(json.dumps(kept))
+    saved = {"name": "toy", "machine": {"load": 0.1, "threads": 2, "cpu": "x"}, "bars": bars, "when": "2026-01-01"}
+    (tmp_path / "bench-toy.json").write_text(json.dumps(saved))
     text = page(tmp_path)
     assert "/results/bench-toy.json) | 1 of 2 | memory: 1.5 (≤ 1) | 2026-01-01, 2 threads |" in text
 
@@ -137,10 +137,10 @@ def test_the_page_is_short() -> None:
 
 @pytest.mark.parametrize("name", list(PAPERS))
 def test_every_paper_has_claims_and_what_is_stored_fits_them(name: str) -> None:
-    found = claims_of(name)
-    keys = [claim.key for claim in found]
+    result = claims_of(name)
+    keys = [claim.key for claim in result]
     assert keys and len(set(keys)) == len(keys)
-    assert all(claim.paper == name and claim.statement and claim.small and claim.at_scale for claim in found)
+    assert all(claim.paper == name and claim.statement and claim.small and claim.at_scale for claim in result)
     stored = ROOT / "results" / f"{name}.json"
     if stored.exists():
         rows = json.loads(stored.read_text())["claims"]

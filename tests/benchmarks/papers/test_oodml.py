@@ -94,6 +94,28 @@ def test_the_gain_over_frozen_along_the_stored_curve(found, monkeypatch):
     assert oodml.gain_falls(CONTEXT).verdict == "contradicted"
 
 
+def test_the_gain_of_training_end_to_end(monkeypatch):
+    def use(seeds, **recalls):
+        made = [
+            {"method": method, "split": split, "fid": split, "seed": seed, "recall@1": value}
+            for method, values in {**recalls, "frozen": (0.3, 0.25, 0.2)}.items()
+            for split, value in zip((1, 3, 5), values, strict=True)
+            for seed in range(seeds)
+        ]
+        monkeypatch.setattr(oodml, "end_to_end_rows", lambda context: (made, seeds))
+        return oodml.gain_end_to_end(CONTEXT)
+
+    falling, flat = (0.4, 0.3, 0.2), (0.4, 0.35, 0.31)
+    assert use(3, ms=falling, s2sd=falling).verdict == "reproduced"
+    assert use(3, ms=falling, s2sd=flat).verdict == "not reproduced"
+    outcome = use(1, ms=falling, s2sd=falling)
+    assert outcome.verdict == "not finished" and "ms +10.0 +5.0 +0.0 points" in outcome.note
+    low = use(3, ms=(0.2, 0.2, 0.2), s2sd=(0.2, 0.2, 0.2))
+    assert "2 of 2 methods end below the frozen model" in oodml_rules.learned_over_frozen(low.figures)[0]
+    settings = oodml_runs.settings_for("s2sd", 0, "cars", oodml_runs.END_TO_END, oodml_runs.END_TO_END_STEPS)
+    assert settings.views.mode == "end_to_end" and (settings.steps, settings.model.size) == (450, 96)
+
+
 def test_the_best_method_against_the_frozen_model(found):
     found()
     assert oodml.best_over_frozen(CONTEXT).verdict == "reproduced"
@@ -202,7 +224,7 @@ def test_every_claim_says_how_it_is_run():
     from benchmarks.papers import claims_of
 
     found = claims_of("oodml")
-    assert len(found) == 11 and found[0].question
+    assert len(found) == 12 and found[0].question
     assert all(claim.small and claim.at_scale and claim.figure for claim in found)
 
 

@@ -21,13 +21,13 @@ def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
     """Made-up results: `accuracy(cell, seed)`."""
 
     def stand_in(context: Any, cells: list[t3ar_runs.Cell], seeds: tuple[int, ...]) -> GridResults:
-        found = GridResults(seeds, measure="accuracy")
+        result = GridResults(seeds, measure="accuracy")
         for cell in cells:
             for seed in seeds:
                 value = accuracy(cell, seed)
                 if value is not None:
-                    found.results[cell.name, seed] = {"accuracy": value + 0.1 * np.sin(seed), "recall": value}
-        return found
+                    result.results[cell.name, seed] = {"accuracy": value + 0.1 * np.sin(seed), "recall": value}
+        return result
 
     monkeypatch.setattr(t3ar, "run_cells", stand_in)
 
@@ -53,8 +53,8 @@ def test_the_users_questions_come_first(monkeypatch: pytest.MonkeyPatch) -> None
     told(monkeypatch, by)
     assert [claim.key for claim in t3ar.CLAIMS[:2]] == ["1-better-than-source", "2-better-than-shot"]
     assert t3ar.better_than_source(CONTEXT).verdict == "reproduced"
-    found = t3ar.better_than_shot(CONTEXT)
-    assert found.verdict == "contradicted" and "T3AR − SHOT -6.00" in found.note
+    result = t3ar.better_than_shot(CONTEXT)
+    assert result.verdict == "contradicted" and "T3AR − SHOT -6.00" in result.note
 
 
 def test_banks_are_compared_by_shift(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,16 +62,16 @@ def test_banks_are_compared_by_shift(monkeypatch: pytest.MonkeyPatch) -> None:
         return 50.0 - 8.0 * (cell.over.get("contrast", {}).get("keys") == "bank") + 0.1 * len(cell.target)
 
     told(monkeypatch, by)
-    found = t3ar.fresh_keys(CONTEXT)
-    assert found.verdict == "reproduced" and set(found.figures["gains"]) == set(t3ar.BANKS)
-    assert "bank before the batch -8.0 / -8.0 / -8.0" in found.note
+    result = t3ar.fresh_keys(CONTEXT)
+    assert result.verdict == "reproduced" and set(result.figures["gains"]) == set(t3ar.BANKS)
+    assert "bank before the batch -8.0 / -8.0 / -8.0" in result.note
 
 
 def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     told(monkeypatch, lambda cell, seed: 50 + (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell) + 0.01 * seed)
-    found = t3ar.gain_shrinks(CONTEXT)
-    assert found.verdict == "reproduced"
-    assert [row["fraction"] for row in found.figures["curve"]][::3] == [0.01, 0.1, 1.0]
+    result = t3ar.gain_shrinks(CONTEXT)
+    assert result.verdict == "reproduced"
+    assert [row["fraction"] for row in result.figures["curve"]][::3] == [0.01, 0.1, 1.0]
     told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 0.01 else 4.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted"
     told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
@@ -93,9 +93,9 @@ def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatc
         return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
 
     told(monkeypatch, by)
-    found = t3ar.retrieval_helps(CONTEXT)
-    assert found.figures["differences"]["with"]["photo to sketch"]["high"] < 0
-    assert found.verdict == "no difference found"
+    result = t3ar.retrieval_helps(CONTEXT)
+    assert result.figures["differences"]["with"]["photo to sketch"]["high"] < 0
+    assert result.verdict == "no difference found"
 
 
 def test_what_never_rises_does_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +176,11 @@ def test_a_run_of_each_kind(data: Path, scale: dict[str, Any], monkeypatch: pyte
         "source": Cell("photo", "sketch", 0.5, over={"method": "source"}, pool="none", retriever="own"),
         "from the pixels": Cell("photo", "sketch", over={"layer": "pixels"}, retriever="own"),
     }
-    found = {name: t3ar_runs.trial(data=str(data), **cell.arguments(0, scale)) for name, cell in cells.items()}
-    assert found["t3ar"] == found["again"] and found["t3ar"]["used"] > found["without"]["used"] > 0
-    assert found["source"]["images"] == 9 and found["source"]["unseen"] is not None
-    assert found["styles"]["used"] > 0, "of art and cartoons"
-    assert found["expert"]["used"] > 0 and len(found["t3ar"]["by_class"]) == 3
+    result = {name: t3ar_runs.trial(data=str(data), **cell.arguments(0, scale)) for name, cell in cells.items()}
+    assert result["t3ar"] == result["again"] and result["t3ar"]["used"] > result["without"]["used"] > 0
+    assert result["source"]["images"] == 9 and result["source"]["unseen"] is not None
+    assert result["styles"]["used"] > 0, "of art and cartoons"
+    assert result["expert"]["used"] > 0 and len(result["t3ar"]["by_class"]) == 3
 
     sides = {
         "train": t3ar_runs.domain(str(data), "pacs", "photo"),
@@ -226,22 +226,47 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     monkeypatch.setattr(t3ar_runs, "SMALL", scale)
     context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)
     context.workers = 1
-    said: list[str] = []
-    context.say = said.append
+    messages: list[str] = []
+    context.say = messages.append
     cells = [t3ar_runs.Cell("photo", "sketch", retriever="own")]
     cells.append(t3ar_runs.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
     first = t3ar_runs.run_cells(context, cells[:1], (0,))
-    assert "1 runs to do; preparing what they share" in said[0]
-    assert [line.split(":")[0].strip() for line in said[1:-1]] == [
+    assert "1 runs to do; preparing what they share" in messages[0]
+    assert [line.split(":")[0].strip() for line in messages[1:-1]] == [
         "views pacs photo",
         "views pacs sketch",
         "pool all",
         "source pacs photo 0",
     ]
-    assert said[-1].endswith("about 0 min left")
-    said.clear()
+    assert messages[-1].endswith("about 0 min left")
+    messages.clear()
     both = t3ar_runs.run_cells(context, cells, (0,))
-    assert said[0].startswith("1 runs to do"), "the other was finished"
+    assert messages[0].startswith("1 runs to do"), "the other was finished"
     assert both.values(cells[0], "accuracy") == first.values(cells[0], "accuracy")
     context.finished = True
     assert not t3ar_runs.run_cells(context, cells, (0, 1)).has(cells[0]), "a seed that was never run"
+
+
+def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate: a source model that has learned, and arms above it where the paper's are."""
+
+    def outcome(key: str, **accuracy: float) -> list[str]:
+        told(monkeypatch, lambda cell, seed: accuracy.get(cell.over.get("method", "t3ar"), 44.0) + 0.01 * seed)
+        claim = next(claim for claim in t3ar.CLAIMS if claim.key == key)
+        return claim.gate(claim.judge(CONTEXT).figures)
+
+    assert all(claim.gate.__name__ in ("adapts", "fine_tuned") for claim in t3ar.CLAIMS if claim.key[0] != "7")
+    assert outcome("1-better-than-source", source=40.0) == outcome("1-better-than-source", source=60.0) == []
+    assert "names 15.1 % of the target" in outcome("1-better-than-source", source=15.0)[0]
+    assert outcome("2-better-than-shot", source=40.0, shot=50.0) == []
+    assert "SHOT -5.0 points" in outcome("2-better-than-shot", source=40.0, shot=35.0)[0]
+    for key in ("4-retrieval-helps", "8-most-with-few", "9-stronger-retriever", "11-classes-in-the-pool"):
+        assert outcome(key, source=40.0) == [] and "does not here" in outcome(key, source=50.0)[0], key
+    assert outcome("10-beats-pretraining", finetune=30.0) == []
+    assert "fine-tuning reaches 3.1 %" in outcome("10-beats-pretraining", finetune=3.0)[0]
+    assert "run it again" in t3ar.adapts({})[0]
+
+
+def test_pretraining_that_costs_accuracy_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
+    told(monkeypatch, lambda cell, seed: 40.0 - 6.0 * (cell.source == "pretrained") + 2.0 * is_t3ar(cell) + 0.01 * seed)
+    assert "costs 4.0 points" in t3ar.fine_tuned(t3ar.beats_pretraining(CONTEXT).figures)[0]

@@ -27,15 +27,15 @@ def scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     torch.manual_seed(0)
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=32, pooling="avg")
     model.save_pretrained(tmp_path / "model")
-    found = {
+    result = {
         "model": str(tmp_path / "model"),
         "size": 32,
         "head": 8,
         "source": QUICK,
         "adapt": {**QUICK, "bank": {"size": 64}},
     }
-    monkeypatch.setitem(t3ar_protocols.SCALES, "small", found)
-    return found
+    monkeypatch.setitem(t3ar_protocols.SCALES, "small", result)
+    return result
 
 
 def domainnet(root: Path) -> Path:
@@ -69,9 +69,9 @@ def test_domainnets_seven_shifts(tmp_path: Path, pool: Path, scale: dict[str, An
     assert len(rows) == 7 * (2 + 2) and all(row["images"] == 9 for row in rows), "the lists hold, not the folders"
     assert {(row["source"], row["target"]) for row in rows} == set(t3ar_protocols.PROTOCOLS["domainnet126"].shifts)
     assert {row["used"] > 0 for row in rows if row["method"] == "t3ar" and row.get("neighbors") != 0} == {True}
-    found = run.read_sections()
-    assert len(found["protocol-table"]["blocks"][0]["columns"]) == 9
-    (curve,) = found["protocol-curves"]["blocks"]
+    result = run.read_sections()
+    assert len(result["protocol-table"]["blocks"][0]["columns"]) == 9
+    (curve,) = result["protocol-curves"]["blocks"]
     assert curve["x_label"] == "neighbors of each image" and curve["series"][0]["x"] == [0, 1]
     assert la.report(run=run).stat().st_size > 1000
 
@@ -80,18 +80,22 @@ def test_visda_counts_every_class_the_same(
     tmp_path: Path, scale: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = visda(tmp_path / "visda")
-    asked = {"name": "visda", "data": data, "method": ["source", "bn"], "fraction": [0.5, 1.0]}
-    run = t3ar_protocols.protocol(**asked, out=tmp_path / "run")
+    request = {"name": "visda", "data": data, "method": ["source", "bn"], "fraction": [0.5, 1.0]}
+    run = t3ar_protocols.protocol(**request, out=tmp_path / "run")
     rows = run.result["rows"]
     assert [row["images"] for row in rows] == [6, 6, 12, 12] and run.result["measure"] == "class_mean"
     for row in rows:
         assert row["class_mean"] == pytest.approx(np.mean(list(row["by_class"].values())), abs=0.01)
-    found = run.read_sections()
-    _, by_class = found["protocol-table"]["blocks"]
+    result = run.read_sections()
+    _, by_class = result["protocol-table"]["blocks"]
     assert by_class["columns"] == ["method", "class-00", "class-01", "class-02", "mean"]
-    assert found["protocol-curves"]["blocks"][0]["x_label"] == "share of the target"
+    assert result["protocol-curves"]["blocks"][0]["x_label"] == "share of the target"
     monkeypatch.setattr(t3ar_protocols, "trial", None)  # what is finished is not done again
-    twice = {**asked, "method": ["source", "bn", "source"], "fraction": [0.5, 1, 1.0]}  # and what is asked twice, once
+    twice = {
+        **request,
+        "method": ["source", "bn", "source"],
+        "fraction": [0.5, 1, 1.0],
+    }  # a repeated one: once
     again = t3ar_protocols.protocol(**twice, out=tmp_path / "again")
     assert again.result["rows"] == rows
 
@@ -114,12 +118,12 @@ def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Pat
         la.read_table(helpers.make_images(tmp_path / "t", classes=3, images=6, width=40, height=32))
     )
     base, rows = t3ar_measure.source_model(there, 0, scale), np.arange(len(there))
-    found = {}
+    result = {}
     for method in ("source", "bn"):
         settings = resolve(None, {**QUICK, "method": method, "batch_norm": "keep"})
         model, _ = t3ar_measure.adapted(base, there, rows, settings)
-        found[method] = norm_layers(model, settings.layer)[0].running_mean
-    assert not torch.equal(found["source"], found["bn"])
+        result[method] = norm_layers(model, settings.layer)[0].running_mean
+    assert not torch.equal(result["source"], result["bn"])
 
 
 def test_mistakes_are_told(tmp_path: Path) -> None:
@@ -139,8 +143,8 @@ def test_embedders_are_measured(kind: Any, tmp_path: Path, pool: Path) -> None:
     )
     shot = kind == "clusters with shot"
     settings = resolve(None, {**QUICK, "method": "shot" if shot else "t3ar", "bank": {"size": 128}})
-    found = t3ar_measure.evaluate_embedder(model, there, there, kind, settings, pool=read_pool([pool]), expert=model)
-    assert 0 <= found["accuracy"] <= 100 and 0 <= found["recall"] <= 100
-    assert (found["used"] > 0) == (kind not in ("frozen", "bn", "clusters with shot"))
+    result = t3ar_measure.evaluate_embedder(model, there, there, kind, settings, pool=read_pool([pool]), expert=model)
+    assert 0 <= result["accuracy"] <= 100 and 0 <= result["recall"] <= 100
+    assert (result["used"] > 0) == (kind not in ("frozen", "bn", "clusters with shot"))
     if kind == "gallery":
-        assert found["classes"] == 4
+        assert result["classes"] == 4

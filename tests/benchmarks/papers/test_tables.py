@@ -11,10 +11,9 @@ import pytest
 import torch
 from tests.helpers import make_images
 
-from benchmarks.papers import tables
+from benchmarks.papers import Missing, t3ar, t3ar_runs, tables
 from benchmarks.papers.tables import Row, rows_of, tiny_settings, value_of
 from lookalike.core.errors import LookalikeError
-from lookalike.methods.base import LearningRates
 from lookalike.shift.split_set import SplitSet
 from lookalike.training import optim, recipe
 from lookalike.training.settings import resolve
@@ -303,6 +302,51 @@ def test_every_recipe_of_t3ar(name: str) -> None:
     assert settings["head_lr_factor"] == 1, "one learning rate for the whole network"
 
 
+# The supplement's retrieval (K 2, bank 64k, 16k for small targets and train time) and the baselines' public code.
+T3AR_TIMES = {"warmup_epochs": 4, "warmup_start_lr": 1e-5, "min_lr": 1e-6, "head_lr_factor": 1, "nesterov": False}
+T3AR_TEST = {**T3AR_TIMES, "lr": 0.1, "weight_decay": 1e-4, "batch_size": 1024, "epochs": 30}
+T3AR_CELLS: dict[str, dict[str, Any]] = {
+    "t3ar": {**T3AR_TEST, "optimizer": "sgd", "momentum": 0.9, "lr_schedule": "cosine", "contrast.temperature": 0.07},
+    "cub t3ar": {**T3AR_TEST, "epochs": 100, "bank.size": 16384, "mixup": 0.0},
+    "cub finetune": {**T3AR_TEST, "epochs": 100, "weight_decay": 0.01, "mixup": 0.0},
+    "shot": {"lr": 1e-3, "head_lr_factor": 10, "weight_decay": 1e-3, "batch_size": 64, "epochs": 15, "nesterov": True,
+             "warmup_epochs": 0, "lr_schedule": "inverse"},
+    "adacontrast": {"lr": 2e-4, "head_lr_factor": 10, "weight_decay": 1e-4, "batch_size": 128, "epochs": 15,
+                    "nesterov": True, "warmup_epochs": 0, "min_lr": 0.0, "lr_schedule": "cosine", "bank.size": 16384,
+                    "key_momentum": 0.999, "contrast.temperature": 0.07},
+    "tent": {"optimizer": "adam", "lr": 1e-3, "weight_decay": 0.0, "epochs": 1, "warmup_epochs": 0},
+}  # fmt: skip
+
+
+def test_every_cell_of_t3ar_at_the_papers_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells: dict[str, t3ar_runs.Cell] = {}
+
+    def stand_in(context: Any, chosen: list[t3ar_runs.Cell], seeds: tuple[int, ...]) -> Any:
+        cells.update({cell.name: cell for cell in chosen})
+        raise Missing("nothing is run")
+
+    monkeypatch.setattr(t3ar, "run_cells", stand_in)
+    context: Any = SimpleNamespace(scale="paper", folder=lambda name: Path(name))
+    for claim in t3ar.CLAIMS:
+        assert claim.judge(context).verdict == "not run" and "--scale paper" in claim.at_scale
+    assert {cell.set for cell in cells.values()} == {"cub", "domainnet126"}
+    for cell in cells.values():
+        made = t3ar_runs.arguments("DATA", cell, 0, paper=True)
+        settings, method = flat(made["settings"]), made["settings"]["method"]
+        varied = flat(cell.over)
+        for name, value in T3AR_CELLS.get(f"cub {method}" if cell.set == "cub" else method, {}).items():
+            if name not in varied:
+                assert settings[name] == (pytest.approx(value) if isinstance(value, float) else value), (cell, name)
+        if method == "t3ar":
+            if cell.set != "cub" and "bank.size" not in varied:
+                assert settings["bank.size"] == (65536 if cell.fraction == 1 else 16384)
+            assert settings["num_neighbors"] == 2 or "num_neighbors" in varied
+            assert made["pool"] in ("all", "none", "without", "styles")
+        assert settings["layer"] == "pixels" and made["scale"]["model"] == "resnet50" and made["scale"]["size"] == 224
+        assert made["retriever"] in ("own", "vit_base_patch16_224.dino", "open_clip:ViT-B-16:openai")
+    assert len({cell.over.get("method", "t3ar") for cell in cells.values()}) == 7, "every method has cells"
+
+
 def test_adam_adds_the_decay_to_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.nn.Parameter(torch.ones(1))
     method: Any = SimpleNamespace(param_groups=lambda rates: [{"name": "backbone", "params": [weight], "lr": 0.1}])
@@ -312,7 +356,7 @@ def test_adam_adds_the_decay_to_the_gradient(monkeypatch: pytest.MonkeyPatch) ->
             weight.fill_(1.0)
         weight.grad = torch.zeros(1)
         settings = resolve({"optimizer": {"kind": kind, "weight_decay": 0.3}})
-        optim.make_optimizer(method, LearningRates(0.1, 0.1, 0.1), settings).step()
+        optim.make_optimizer(method, settings).step()
         assert weight.item() == pytest.approx(expected, abs=1e-4)
 
 

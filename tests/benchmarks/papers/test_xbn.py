@@ -27,14 +27,14 @@ def test_the_users_questions_come_first_and_every_claim_has_a_gate():
 
 
 def test_a_paired_difference_is_students_interval():
-    found = difference([1.0, 2.0, 3.0], [2.0, 4.0, 3.5])
+    result = difference([1.0, 2.0, 3.0], [2.0, 4.0, 3.5])
     values = [1.0, 2.0, 0.5]
     reach = 4.302653 * statistics.stdev(values) / 3**0.5
-    assert found.by_seed == values
-    assert found.mean == pytest.approx(statistics.fmean(values), abs=1e-4)
-    assert (found.low, found.high) == pytest.approx((found.mean - reach, found.mean + reach), abs=2e-4)
+    assert result.by_seed == values
+    assert result.mean == pytest.approx(statistics.fmean(values), abs=1e-4)
+    assert (result.low, result.high) == pytest.approx((result.mean - reach, result.mean + reach), abs=2e-4)
     wider = difference([1.0, 2.0, 3.0], [2.0, 4.0, 3.5], level=0.99)
-    assert wider.low < found.low and wider.high > found.high
+    assert wider.low < result.low and wider.high > result.high
     single = difference([1.0], [9.0])
     assert single.low == float("-inf") and single.to_json()["low"] is None and str(single) == "+8.00 (one seed)"
 
@@ -60,11 +60,11 @@ def test_that_nothing_is_gained_is_contradicted_by_a_gain():
 
 
 def test_spreads_state_their_power():
-    found = spread_ratio([1.0, 5.0, 9.0], [2.0, 2.5, 3.0])
-    assert found["ratio"] == pytest.approx(8.0)
-    assert found["least_ratio_seen"] == pytest.approx(4.36, abs=0.01)  # three seeds settle little
+    result = spread_ratio([1.0, 5.0, 9.0], [2.0, 2.5, 3.0])
+    assert result["ratio"] == pytest.approx(8.0)
+    assert result["least_ratio_seen"] == pytest.approx(4.36, abs=0.01)  # three seeds settle little
     assert spread_ratio(range(5), range(5))["least_ratio_seen"] == pytest.approx(2.53, abs=0.01)
-    assert found["p"] < 0.05
+    assert result["p"] < 0.05
 
 
 @pytest.mark.parametrize("data", xbn_runs.REGIMES)
@@ -115,19 +115,19 @@ def made_up(cell, seed):
 
 @pytest.fixture
 def context(home, monkeypatch):
-    asked = []
+    calls = []
 
     def run_cells(context, cells, seeds):
         results = GridResults(seeds)
         for cell in cells:
             for seed in seeds:
-                asked.append((cell.name, seed))
+                calls.append((cell.name, seed))
                 results.results[cell.name, seed] = made_up(cell, seed)
         return results
 
     monkeypatch.setattr(xbn, "run_cells", run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked = asked
+    made.asked = calls
     return made
 
 
@@ -209,9 +209,9 @@ def test_finished_runs_can_be_judged_before_the_others(home):
     for rule in xbn.ARMS:
         cell = Cell(rule, 64, "cars")
         for seed in (0, 1, 2) if rule != "axbn" else (0, 2):
-            given = {"data": str(home / "cars"), "settings": cell.settings(), "seed": seed}
-            given["revision"] = revisions(xbn_runs.REVISION, "xbm")
-            context.cells.run(f"{cell.name}-s{seed}", lambda cell=cell, seed=seed, **_: made_up(cell, seed), **given)
+            options = {"data": str(home / "cars"), "settings": cell.settings(), "seed": seed}
+            options["revision"] = revisions(xbn_runs.REVISION, "xbm")
+            context.cells.run(f"{cell.name}-s{seed}", lambda cell=cell, seed=seed, **_: made_up(cell, seed), **options)
     outcome = KEYS["0-cars"].judge(context)
     assert outcome.note.startswith("2 of 5 seeds so far") and len(outcome.figures["runs"]) == 5
     assert outcome.verdict == "not finished", "two seeds are too few for a verdict"
@@ -227,7 +227,7 @@ def test_what_is_stored_of_a_run():
         "seconds": {"train": 9.0},
     }
     log = [{"step": 1, "drift/mean": 0.1, "drift/max": 0.4, "drift/cosine": 0.2}, {"step": 2, "drift/mean": 0.3}]
-    log += [{"step": 2, "curve/recall@1": 0.125}]
+    log += [{"step": 2, "test/recall@1": 0.125}]
     stored = readings(result, log)
     assert (stored["recall"], stored["step 0"], stored["drift"], stored["cosine"]) == (50.0, 25.0, 0.2, 0.2)
     assert stored["stale"] == 0.0 and stored["curve"] == [12.5]

@@ -36,8 +36,8 @@ def test_bars_and_figures(monkeypatch):
     seconds = {str(size): 1.0 for size in carp.BLOCKS} | {"32": 1.3}
     monkeypatch.setattr(carp, "curves", lambda: (seconds, {str(k): k / 50_000 for k in carp.COUNTS}))
     figures, bars = carp.run(BenchContext(threads=2, say=lambda text: None))
-    found = {bar.name: (bar.value, bar.ok) for bar in bars}
-    assert found["extra peak memory over the pseudocode's"] == (pytest.approx(120 / 900), True)
-    assert found["slowest over fastest block size, 32 to 4,096"] == (pytest.approx(1.3), True)
-    assert found["dearest over cheapest prototype, 16,384 to 131,072"] == (pytest.approx(1.0), True)
-    assert {"1 thread: faster", "2 threads: faster"} <= set(found) and figures["megabytes"]["fused"] == 120.0
+    result = {bar.name: (bar.value, bar.ok) for bar in bars}
+    assert result["extra peak memory over the pseudocode's"] == (pytest.approx(120 / 900), True)
+    assert result["slowest over fastest block size, 32 to 4,096"] == (pytest.approx(1.3), True)
+    assert result["dearest over cheapest prototype, 16,384 to 131,072"] == (pytest.approx(1.0), True)
+    assert {"1 thread: faster", "2 threads: faster"} <= set(result) and figures["megabytes"]["fused"] == 120.0

@@ -23,11 +23,11 @@ def small(monkeypatch):
 def test_our_terms_are_the_loops(small):
     z, labels, rows, there = bench.made_up(300)
     assert z.shape == (5, 3, 16) and rows.shape == (300, 16)
-    found = torch_top_k(z.flatten(0, 1), rows, 4)[1].view(5, 3, 4)
+    result = torch_top_k(z.flatten(0, 1), rows, 4)[1].view(5, 3, 4)
     heads = dmcac.AttentionHeads(6, 16, seeds.torch_rng(0, "heads"))
     values, slopes = [], []
     for form in (bench.ours, bench.loop):
-        values.append(bench._step(form, z, labels, dmcac.Database(rows, there), found, heads))
+        values.append(bench._step(form, z, labels, dmcac.Database(rows, there), result, heads))
         slopes.append([p.grad.clone() for p in heads.parameters()])
     assert values[0] == pytest.approx(values[1], rel=1e-5)
     assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(*slopes, strict=True))
@@ -53,5 +53,5 @@ def test_the_whole_in_miniature(small, monkeypatch):
 
 def test_each_side_says_what_it_held(small):
     for who in ("blocks", "plain"):
-        found = bench.memory_of(who, 300)
-        assert found["megabytes"] >= 0 and found["value"] > 0
+        result = bench.memory_of(who, 300)
+        assert result["megabytes"] >= 0 and result["value"] > 0

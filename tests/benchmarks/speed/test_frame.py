@@ -74,10 +74,10 @@ def test_a_busy_machine_is_refused_and_force_trusts_nothing(toy: object, monkeyp
 
 def test_a_result_can_be_kept_with_where_it_came_from(toy: object, tmp_path: Path) -> None:
     bench(name="toy", data=tmp_path, out=tmp_path / "results")
-    kept = json.loads((tmp_path / "results" / "bench-toy.json").read_text())
-    assert {"when", "command", "versions", "seconds", "machine", "bars"} <= set(kept)
+    saved = json.loads((tmp_path / "results" / "bench-toy.json").read_text())
+    assert {"when", "command", "versions", "seconds", "machine", "bars"} <= set(saved)
 
 
-def test_data_that_is_missing_is_one_sentence() -> None:
+def test_data_that_is_missing_gives_a_one_line_error() -> None:
     with pytest.raises(LookalikeError, match="This benchmark needs the data set `cub`"):
         speed.BenchContext().folder("cub")

@@ -25,10 +25,10 @@ def test_what_the_gate_promotes_is_counted() -> None:
     rows = [row(0.1)] * 40 + [row(0.1, neighbors=0.01)] * 20 + [row(-0.1, matching=0.5)] * 60 + [row(-0.1)] * 3
     rows += [row(0.005), row(-0.1, alarm="sorted")]
     figures, bars = gate.judge(rows, gate.GRID)
-    found = figures["judged"]
-    assert found["helpful"]["count"] == 60 and found["helpful"]["promoted"] == pytest.approx(40 / 60, abs=1e-4)
-    assert found["harmful"]["count"] == 64 and found["harmful"]["promoted"] == pytest.approx(3 / 64, abs=1e-4)
-    assert found["neutral"]["count"] == 1, "less than a point is neither"
+    result = figures["judged"]
+    assert result["helpful"]["count"] == 60 and result["helpful"]["promoted"] == pytest.approx(40 / 60, abs=1e-4)
+    assert result["harmful"]["count"] == 64 and result["harmful"]["promoted"] == pytest.approx(3 / 64, abs=1e-4)
+    assert result["neutral"]["count"] == 1, "less than a point is neither"
     assert [bar.ok for bar in bars] == [True, False, True, True]
     best = figures["trade-off"][-1]
     assert best["helpful"] == 1.0 and best["neighbors"] < 0.02, "what other thresholds would give"
@@ -75,8 +75,8 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(
     caches = (simulated_adaptations.domain_features, simulated_adaptations.source_model)
     for cached in caches:
         cached.cache_clear()
-    said: list[str] = []
-    context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=said.append, threads=1)
+    messages: list[str] = []
+    context: Any = SimpleNamespace(folder=lambda name: tmp_path / name, say=messages.append, threads=1)
     try:
         figures, _ = bench.run(context)
     finally:
@@ -86,6 +86,6 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(
     counts = figures["judged"]
     assert sum(counts[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 9 * recipes
     assert len(figures["shifts"]) == 9 and not any(name.startswith("photo") for name in figures["shifts"])
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 9 == len(said)
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 9 == len(messages)
     monkeypatch.setattr(simulated_adaptations, "simulate", lambda **_: 1 / 0)
     assert bench.run(context)[0] == figures, "what is finished is not done again"

@@ -11,14 +11,14 @@ from benchmarks.speed import memory as bench
 
 @pytest.mark.parametrize("drift", [None, "xbn", "axbn"])
 @pytest.mark.parametrize("share", bench.SHARES)
-def test_the_given_share_of_negatives_is_mined(drift: str | None, share: float) -> None:
+def test_the_requested_fraction_of_negatives_is_mined(drift: str | None, share: float) -> None:
     rows, labels, batches = bench.images(2000)
     neg_margin = bench.margin(rows, labels, batches[0], drift, share)
     memory = bench.ours(rows, labels, drift, neg_margin)
     memory(*batches[0])
-    embeddings, wanted = batches[0]
+    embeddings, expected = batches[0]
     distances = torch.cdist(embeddings, torch.nn.functional.normalize(memory.rows, dim=1))
-    other = wanted[:, None] != memory.row_labels[None, :]
+    other = expected[:, None] != memory.row_labels[None, :]
     assert (distances < neg_margin)[other].float().mean().item() == pytest.approx(share, abs=0.002)
 
 

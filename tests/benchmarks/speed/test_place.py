@@ -9,9 +9,9 @@ from benchmarks.speed import curve, place
 from lookalike.core.seeds import numpy_rng
 
 
-def row(truth, low, high, kind="few", told=False, placed=True):
+def row(truth, low, high, kind="few", known=False, placed=True):
     estimate = {"low": low, "high": high, "value": (low + high) / 2} if placed else {}
-    common = {"set": "cub", "kind": kind, "truth": truth, "told": told, "placed": placed}
+    common = {"set": "cub", "kind": kind, "truth": truth, "classes known": known, "placed": placed}
     return {**common, **estimate, "blind_low": 0.2, "blind_high": 1.0}
 
 
@@ -23,15 +23,15 @@ def test_coverage_width_and_interval_score():
         row(0.6, 0.4, 0.8),
         row(0.5, 0, 0, placed=False),
     ]
-    found = place.figures_of(rows)
-    assert found["covered"] == 0.75 and found["folders"] == 5 and found["placed"] == 4
-    assert found["placed_fraction"] == 0.8 and found["width"] == pytest.approx(0.4)
-    assert found["score"] == pytest.approx(0.4 + 20 * 0.1 / 4) and found["blind_score"] == pytest.approx(0.8)
-    assert found["mean_error"] == pytest.approx((0.0 + 0.3 + 0.0 + 0.0) / 4)
+    result = place.figures_of(rows)
+    assert result["covered"] == 0.75 and result["folders"] == 5 and result["placed"] == 4
+    assert result["placed_fraction"] == 0.8 and result["width"] == pytest.approx(0.4)
+    assert result["score"] == pytest.approx(0.4 + 20 * 0.1 / 4) and result["blind_score"] == pytest.approx(0.8)
+    assert result["mean_error"] == pytest.approx((0.0 + 0.3 + 0.0 + 0.0) / 4)
 
 
 def test_the_worst_kind_is_judged_and_both_ways_to_ask():
-    good = [row(0.5, 0.4, 0.6, told=told) for told in (False, True) for _ in range(30)]
+    good = [row(0.5, 0.4, 0.6, known=known) for known in (False, True) for _ in range(30)]
     bad = [row(0.9, 0.4, 0.6, "many") for _ in range(25)]
     few = [row(0.9, 0.4, 0.6, "rare") for _ in range(5)]
     figures, bars = place.summarize([*good, *bad, *few])

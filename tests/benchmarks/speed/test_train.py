@@ -40,10 +40,11 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
     monkeypatch.setattr(training, "train", fake)
     monkeypatch.setattr(train, "two_jobs", lambda home: {"check": 1.4, "features": 2.0, "train": 2.2, "measure": 1.9})
     monkeypatch.setattr(train, "throughput", lambda home, threads: ({}, []))
+    monkeypatch.setattr(train, "checkpoint_reading", lambda home: ({}, 1.01))
     figures, bars = train.run(BenchContext(data=tmp_path))
     assert calls == [("cub", 0), ("cub", 1), ("cub", 2), ("cars", 0)]
-    assert len(bars) == 3 * 3 + 1 + 4
-    timed = [bar for bar in bars if "seconds" in bar.name or "Two jobs" in bar.name]
+    assert len(bars) == 3 * 3 + 1 + 4 + 1
+    timed = [bar for bar in bars if "seconds" in bar.name or "Two jobs" in bar.name or "checkpoint" in bar.name]
     assert all(bar.ok for bar in timed)
     assert all(bar.ok is good for bar in bars if bar not in timed)
     assert [bar.name for bar in bars[:2]] == [

@@ -94,6 +94,8 @@ def read_table(
     shown, path = readable_name(str(source)), Path(source).expanduser()
     if not path.exists():
         raise LookalikeError(f"`{shown}` does not exist: give a folder of images or a table.")
+    if not path.is_file() and not path.is_dir():
+        raise LookalikeError(f"`{shown}` is a pipe, socket or device: give a folder of images or a table.")
     if path.is_file() and is_saved_table(path):
         table = Table.load(path)
         if table.root is not None and not table.root.is_dir():

@@ -70,7 +70,7 @@ class Layout:
             columns = self.read(base)
         except FileNotFoundError as error:
             raise LookalikeError(f"`{base}` is laid out as {self.title}, but `{error.filename}` is missing.") from None
-        except (KeyError, IndexError, ValueError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise LookalikeError(
                 f"`{base}` is laid out as {self.title}, but one of its lists is not as it was published "
                 f"({type(error).__name__}: {error})."
@@ -165,7 +165,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
     lost = [i for i, file in enumerate(files) if file is None]
     notes: dict[str, Any] = {"unreadable": finder.unreadable} if finder.unreadable else {}
     if lost:
-        first = ", ".join(f"`{shown[i]}`" for i in lost[:3])
+        first = ", ".join(f"`{shown[i][:200]}`" for i in lost[:3])
         if len(lost) > MAX_MISSING * len(paths):
             raise LookalikeError(
                 f"`{source}` lists {len(paths):,} images, and {len(lost):,} of them are not there under `{root}` "

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.readers.base import SPLITS, Columns
-from lookalike.data.scan import scan
+from lookalike.data.scan import TOO_LONG, scan
 
 # Folders that archives put around the classes, and that are no class themselves.
 _WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos"}
@@ -69,10 +69,15 @@ def _warnings(source: str, skipped: dict[str, int], unreadable: list[str]) -> li
     out = []
     if count := skipped.get("HEIC"):
         noun = "image was" if count == 1 else "images were"
-        out.append(f"{count:,} HEIC {noun} skipped: `pip install lookalike[heif]` reads them.")
+        out.append(f"{count:,} HEIC {noun} skipped: `pip install 'lookalike[heif]'` reads them.")
+    if others := ", ".join(f"{skipped[kind]:,} {kind}" for kind in ("RAW", "video") if skipped.get(kind)):
+        out.append(f"not read: {others}.")
     if count := skipped.get("link out of the folder"):
         subject = "link leads" if count == 1 else "links lead"
         out.append(f"{count:,} {subject} out of `{source}`, which is not followed.")
+    if count := skipped.get(TOO_LONG):
+        noun = "file or folder was" if count == 1 else "files or folders were"
+        out.append(f"{count:,} {noun} left out: the path is longer than the system can open.")
     if unreadable:
         noun = "folder is" if len(unreadable) == 1 else "folders are"
         names = ", ".join(f"`{name or source}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")

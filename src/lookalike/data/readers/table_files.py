@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from lookalike.core.errors import LookalikeError
 from lookalike.data.readers.base import SPLITS, Columns, from_rows, lines
 from lookalike.data.scan import kind_of
-from lookalike.data.table import BOX, TYPES, read_parquet
+from lookalike.data.table import BOX, TYPES, as_array, check_width, read_parquet
 
 # A table with one of these names speaks for the folder it lies in, if it has a column of paths.
 IN_FOLDER = ("table.parquet", "table.csv", "df.csv", "metadata.csv")
@@ -31,6 +31,7 @@ _TRUE = pa.array(["true", "1", "1.0", "yes"])
 def read_file(path: Path) -> Columns:
     """Return the columns of a table file under our names."""
     arrow = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
+    check_width(arrow.num_columns, path)
     columns: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
     for ours, names in _NAMES.items():
         theirs = next((name for name in names if name in columns), None)
@@ -40,19 +41,19 @@ def read_file(path: Path) -> Columns:
         raise LookalikeError(f"`{path}` has no column `path`; its columns are {', '.join(columns)}.")
     if not arrow.num_rows:
         raise LookalikeError(f"`{path}` is a table without rows.")
-    if columns["path"].null_count:
-        raise LookalikeError(f"`{path}` has {columns['path'].null_count:,} rows without a path.")
     columns = {f"input_{name}" if name in OWN else name: values for name, values in columns.items()}
-    columns["path"] = columns["path"].cast(pa.string()).to_pylist()
+    paths = as_array("path", columns["path"])
+    if paths.null_count:
+        raise LookalikeError(f"`{path}` has {paths.null_count:,} rows without a path.")
+    columns["path"] = paths.to_pylist()
     if "split" in columns:
-        columns["split"] = [
-            SPLITS.get(s.lower(), s) if s else None for s in columns["split"].cast(pa.string()).to_pylist()
-        ]
+        texts = as_array("split", columns["split"]).to_pylist()
+        columns["split"] = [SPLITS.get(text.lower(), text) if text else None for text in texts]
     for name in ("is_query", "is_gallery"):
         if name in columns:
             values = columns[name]
             if not pa.types.is_boolean(values.type):
-                columns[name] = pc.is_in(pc.utf8_lower(values.cast(pa.string())), value_set=_TRUE)
+                columns[name] = pc.is_in(pc.utf8_lower(as_array(name, values, like="split")), value_set=_TRUE)
     for name in BOX:
         if name in columns:
             columns[name] = _whole(columns[name], name, path)
@@ -68,7 +69,7 @@ def has_paths(path: Path) -> bool:
         else:
             head, delimiter = _head(path)
             names = next(csv.reader([head], delimiter=delimiter), [])
-    except (LookalikeError, pa.ArrowInvalid):
+    except (LookalikeError, pa.ArrowException, UnicodeError):
         return False
     return any(name.strip() in _NAMES["path"] for name in names)
 
@@ -102,10 +103,10 @@ def _read_csv(path: Path) -> pa.Table:
 def _whole(values: Any, name: str, path: Path) -> Any:
     try:
         numbers = values.cast(pa.float64())
-    except pa.ArrowInvalid:
+        numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
+        return pc.round(numbers).cast(TYPES[name])
+    except pa.ArrowException:
         raise LookalikeError(f"Column `{name}` of `{path}` should hold numbers of pixels.") from None
-    numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
-    return pc.round(numbers).cast(TYPES[name])
 
 
 def read_list(path: Path) -> Columns:

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import printable, read_part
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.readers.table_files import OWN
 from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
+from lookalike.data.table import check_width
 
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz, zstd
+MAX_SIDECAR = 16_000_000  # bytes of a file beside an image
 _SIDECARS = ("cls", "cls.txt", "json", "txt")
 
 
@@ -44,6 +47,7 @@ def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]
     if not rows:
         raise LookalikeError(f"The tar shards of `{source}` hold no images.")
     names = dict.fromkeys(name for row in rows for name in row)
+    check_width(len(names), source)
     columns: Columns = {name: _same_type([row.get(name) for row in rows]) for name in names}
     texts = columns.pop("txt", None)
     if texts is not None:
@@ -73,6 +77,10 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
         with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar, shard.open("rb") as side:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
+                if member.size < 0:  # the next header would be before this one, for ever
+                    raise tarfile.ReadError("a negative size")
+                if member.isreg() and member.size > status.st_size - member.offset_data:
+                    raise tarfile.ReadError(f"{member.name} is larger than the file")
                 folder, _, base = member.name.rpartition("/")
                 if not member.isreg() or not base or is_ignored(base):
                     continue
@@ -81,12 +89,11 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
                 if kind_of(base) == "image":
                     images.append((key, member.name, member.offset_data, member.size))
                 elif ending.lower() in _SIDECARS:
-                    side.seek(member.offset_data)
-                    text = side.read(member.size)
+                    text = read_part(side, offset=member.offset_data, length=member.size, limit=MAX_SIDECAR)
                     sidecars.setdefault(key, {}).update(_facts(ending.lower(), text, f"{shard}: {member.name}"))
             if tar.offset + tarfile.BLOCKSIZE > status.st_size:
                 warn(f"`{shard}` ends without the mark of its end: images may be missing.")
-    except tarfile.ReadError as error:
+    except (tarfile.ReadError, OSError, ValueError, OverflowError) as error:
         raise LookalikeError(f"`{shard}` is not a tar file, or it is cut off or damaged ({error}).") from None
     for key, member_name, offset, length in images:
         path = f"{shared['shard']}/{readable_name(member_name.removeprefix('./'))}"
@@ -102,14 +109,18 @@ def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
         return {"txt": text}
     try:
         document = json.loads(text)
-    except ValueError:
-        raise LookalikeError(f"`{where}` is not whole JSON.") from None
+    except (ValueError, RecursionError):
+        raise LookalikeError(f"`{where}` is not JSON, or nested too deeply.") from None
     if not isinstance(document, dict):
         return {"label": str(document)}
     out: dict[str, Any] = {}
     for name, value in document.items():
         if value is None or not isinstance(value, (str, int, float)):
             continue
+        if isinstance(value, str):
+            value = printable(value)
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            value = str(value)
         name = "label" if name in ("class", "cls") and "label" not in document else name
         if name in ("label", "coarse", "domain", "split"):
             out[name] = SPLITS.get(str(value).lower(), str(value)) if name == "split" else str(value)

@@ -326,12 +326,12 @@ class _TileWalk:
         return self.pairs_seen > CROWD_FROM and self.pairs_again > CROWD * self.pairs_seen
 
     def run(self) -> None:
-        work = tiles(len(self.left), len(self.right), self.left is self.right)
-        work = [work[n] for n in numpy_rng(0, "tiles").permutation(len(work))]
+        schedule = tiles(len(self.left), len(self.right), self.left is self.right)
+        schedule = [schedule[n] for n in numpy_rng(0, "tiles").permutation(len(schedule))]
         seen = np.zeros(len(self.left), np.int64)
-        for first, last in pairwise([0, *(int(len(work) * fraction) for fraction in STAGES)]):
-            in_threads(self.count_tile, work[first:last])
-            for i, j, both in work[first:last]:
+        for first, last in pairwise([0, *(int(len(schedule) * fraction) for fraction in STAGES)]):
+            in_threads(self.count_tile, schedule[first:last])
+            for i, j, both in schedule[first:last]:
                 seen[i] += j.stop - j.start
                 if both:
                     seen[j] += i.stop - i.start

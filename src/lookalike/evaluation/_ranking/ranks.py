@@ -202,18 +202,13 @@ def _same(codes: Ints | Bools, own: Ints | Bools) -> Bools:
 def relevant_counts(task: RankingTask) -> Ints:
     """Count the relevant items of each query."""
     if task.multilabel or task.ids is not None:
-        items, labels, ids = (
-            task.gallery,
-            task.labels[task.gallery],
-            None if task.ids is None else task.ids[task.gallery],
-        )
-        counts = []
-        for row in task.query:
-            relevant = _same(labels, task.labels[row]) & (items != row)
-            if ids is not None and task.ids is not None:
-                relevant &= ~_same(ids, task.ids[row])
-            counts.append(relevant.sum())
-        return np.array(counts, dtype=np.int64)
+        labels, counts = task.labels[task.gallery], np.empty(len(task.query), np.int64)
+        for n, row in enumerate(task.query):
+            relevant = _same(labels, task.labels[row]) & (task.gallery != row)
+            if task.ids is not None:
+                relevant &= ~_same(task.ids[task.gallery], task.ids[row])
+            counts[n] = relevant.sum()
+        return counts
     ordered, own = np.sort(task.labels[task.gallery]), task.labels[task.query]
     sizes = np.searchsorted(ordered, own, "right") - np.searchsorted(ordered, own, "left")
     return np.where(own >= 0, sizes - (task.positions >= 0), 0)

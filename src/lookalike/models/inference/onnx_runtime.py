@@ -11,21 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from lookalike.core import folders
+from lookalike.core import artifacts
 from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder
+from lookalike.models.inference import runtime_base
+from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
 from lookalike.models.inference.runtime_base import (
     TOLERANCE,
     CompiledModels,
-    ModelGraph,
     RuntimeUnavailable,
-    cache_key,
-    check_files,
-    eval_mode,
     open_converted,
-    parity_error,
     to_output,
-    write_info,
 )
 
 if TYPE_CHECKING:
@@ -42,7 +37,7 @@ def installed() -> bool:
 
 def cache_path(model: Embedder, layer: str) -> Path:
     """Where the exported model lies, or would lie."""
-    return folders.cache("runtimes") / cache_key(model, layer, "onnx", f"opset{OPSET}")
+    return runtime_base.cache_path(model.fingerprint(layer), layer, "onnx", f"opset{OPSET}")
 
 
 def is_converted(model: Embedder, layer: str) -> bool:
@@ -77,12 +72,12 @@ class OnnxRuntime:
 
 
 def _open_cached(path: Path) -> Any:
-    folders.touch(path)
-
     def open_now() -> Any:
-        check_files(path)
+        if not artifacts.is_whole(path):
+            raise RuntimeError("the exported model is damaged")
         return open_session(path / "model.onnx")
 
+    artifacts.touch(path)
     return _sessions.get((path, threads()), open_now)
 
 
@@ -104,17 +99,19 @@ def convert(model: Embedder, layer: str) -> Path:
         return path
     if not installed():
         raise RuntimeUnavailable("ONNX Runtime is not installed: pip install onnxruntime onnx onnxscript.")
-    with _sessions.lock, atomic_folder(path, private=True) as part:
+    about: dict[str, Any] = {"model": model.name, "layer": layer}
+
+    def fill(part: Path) -> None:
         write_onnx(model, layer, part / "model.onnx")
         session = open_session(part / "model.onnx")
-        difference = parity_error(model, layer, lambda pixels: session.run(None, {"pixels": pixels})[0])
+        about["difference"] = difference = parity_error(model, layer, lambda x: session.run(None, {"pixels": x})[0])
         if not difference <= TOLERANCE:
             raise RuntimeUnavailable(
                 f"ONNX Runtime computes `{model.architecture}` differently from torch (by {difference:.1e})."
             )
-        write_info(part, model, layer, difference)
-    folders.trim_cache()
-    return path
+
+    with _sessions.lock:
+        return artifacts.folder(path, fill, about=about)
 
 
 def write_onnx(model: Embedder, layer: str, file: Path, metadata: dict[str, str] | None = None) -> None:

@@ -23,8 +23,9 @@ from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 from lookalike.data.image_reader import ReadFailure, read_batches
 from lookalike.models.inference import runtimes, torch_runtime
+from lookalike.models.inference.compiled_embedder import central_square
 from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
-from lookalike.models.inference.openvino_runtime import BLOCK
+from lookalike.models.inference.openvino_compiled import BLOCK
 from lookalike.models.inference.runtime_base import Runtime
 
 if TYPE_CHECKING:
@@ -101,11 +102,8 @@ def center_crop(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
         - pixels: ``(H, W, 3)``, uint8.
         - output: ``(size, size, 3)``, uint8.
     """
-    height, width = pixels.shape[:2]
-    side = max(round(min(height, width) * preprocess.crop), 1)
-    top, left = (height - side) // 2, (width - side) // 2
-    region = pixels[top : top + side, left : left + side]
-    if side == preprocess.size:
+    region = central_square(pixels, preprocess)
+    if len(region) == preprocess.size:
         return region
     if not region.flags.writeable:  # torch would warn
         region = region.copy()

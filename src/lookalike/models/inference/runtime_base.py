@@ -1,27 +1,23 @@
-"""What all runtimes share: the model as one graph, its cache key, the parity check, and safety under fork."""
+"""What all runtimes share: where converted models are cached, those of this process, and safety under fork.
+
+Nothing here needs torch: a query is embedded by a converted model without loading it.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator
+from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from lookalike.core import seeds
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import checksum, hash_bytes, read_json, stamp, write_json
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
 
 T = TypeVar("T")
 
@@ -44,48 +40,6 @@ class Runtime(Protocol):
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]: ...
 
 
-class ModelGraph(nn.Module):
-    """The model from pixels up to a layer as one module, for tracing, conversion and export.
-
-    Shape:
-        - pixels: ``(N, S, S, 3)``, uint8, RGB.
-        - output: ``(N, D)``, or the feature map of a stage.
-    """
-
-    def __init__(self, model: Embedder, layer: str = "embedding") -> None:
-        super().__init__()
-        self.model, self.layer = model, layer
-        self.training = model.training
-
-    def forward(self, pixels: Tensor) -> Tensor:
-        return self.model.layer_output(self.layer, pixels)
-
-    def example(self, count: int = 2) -> Tensor:
-        """Random pixels for tracing and for the parity check; the same ones every time."""
-        side = self.model.preprocess.size
-        noise = seeds.numpy_rng(0, "example").integers(0, 256, (count, side, side, 3))
-        return torch.from_numpy(noise.astype(np.uint8))
-
-
-def cache_key(model: Embedder, layer: str, runtime: str, version: str) -> str:
-    """Folder name of a converted model in the cache; it differs by model, layer, image size and versions."""
-    digest = hash_bytes(model.fingerprint(layer), layer, runtime, version, torch.__version__, str(GRAPH_VERSION))
-    return f"{runtime}-{digest}"
-
-
-@contextlib.contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Put the model into evaluation mode for the duration of the block."""
-    was_training = model.training
-    if was_training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.train()
-
-
 def to_output(outputs: np.ndarray, layer: str, precision: str = "f32") -> np.ndarray:
     """Bring a runtime's outputs into the common form: float16 for the large maps of a stage, else float32."""
     if layer.startswith("stage"):
@@ -94,23 +48,6 @@ def to_output(outputs: np.ndarray, layer: str, precision: str = "f32") -> np.nda
     if layer == "embedding" and precision != "f32":  # rounding leaves the lengths slightly off
         outputs = outputs / np.maximum(np.linalg.norm(outputs, axis=1, keepdims=True), 1e-12)
     return outputs
-
-
-def parity_error(model: Embedder, layer: str, run: Callable[[np.ndarray], Any], count: int = 2) -> float:
-    """Largest absolute difference between a converted model and torch on random pixels.
-
-    For layers other than the embedding it is relative to the largest value; infinity if shapes disagree or values are
-    not finite.
-    """
-    graph = ModelGraph(model, layer)
-    pixels = graph.example(count)
-    with eval_mode(model), torch.inference_mode():
-        expected = graph(pixels.to(model.device)).float().cpu().numpy()
-    actual = np.asarray(run(pixels.numpy()), np.float32)
-    if actual.shape != expected.shape or not np.isfinite(actual).all():
-        return float("inf")
-    scale = 1.0 if layer == "embedding" else max(float(np.abs(expected).max()), 1e-12)
-    return float(np.abs(actual - expected).max()) / scale
 
 
 class _ForkGuard:
@@ -187,28 +124,17 @@ class CompiledModels(Generic[T]):
         self._models.clear()
 
 
-def write_info(part: Path, model: Embedder, layer: str, difference: float) -> None:
-    """Write what a converted model was made from, with the checksums of its files."""
-    about = {"model": model.name, "layer": layer, "difference": difference}
-    sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
-    write_json(part / "info.json", stamp("cache", {**about, "checksums": sums}))
-
-
-def check_files(path: Path) -> None:
-    """Raise a RuntimeError if the files of a converted model are not those that were written."""
-    try:
-        sums = read_json(path / "info.json")["checksums"]
-        if any(checksum(path / name) != value for name, value in sums.items()):
-            raise RuntimeError(f"the converted model {path.name} was changed")
-    except (LookalikeError, KeyError, TypeError, OSError) as error:
-        raise RuntimeError(f"the converted model {path.name} is incomplete") from error
+def cache_path(fingerprint: str, layer: str, runtime: str, version: str) -> Path:
+    """Where a converted model is, or would be; it differs by model, layer, image size and versions."""
+    key = {"model": fingerprint, "layer": layer, "version": version, "torch": package_version("torch")}
+    return artifacts.artifact("runtimes", {**key, "graph": GRAPH_VERSION}, group=runtime)
 
 
 def open_converted(convert: Callable[[], Path], open_model: Callable[[Path], T]) -> T:
-    """Open a converted model of the cache; a damaged one is deleted and converted again."""
+    """Open a converted model of the cache; a damaged one is converted again."""
     path = convert()
     try:
         return open_model(path)
     except RuntimeError:
-        shutil.rmtree(path, ignore_errors=True)
+        artifacts.delete(path)
         return open_model(convert())

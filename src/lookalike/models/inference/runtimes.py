@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAMES = ("auto", "torch", "openvino", "onnx")
 CONVERTED: dict[str, Callable[..., Runtime]] = {
-    "openvino": openvino_runtime.OpenVINORuntime,
+    "openvino": openvino_runtime.open_runtime,
     "onnx": onnx_runtime.OnnxRuntime,
 }
 
@@ -72,7 +72,7 @@ def _select_automatically(model: Embedder, layer: str, precision: str, source: I
         if not pays_off:
             return fallback
     try:
-        return openvino_runtime.OpenVINORuntime(model, layer, precision, largest)
+        return openvino_runtime.open_runtime(model, layer, precision, largest)
     except RuntimeUnavailable as error:
         _unsupported.add(fingerprint)
         warn(f"{error} Continuing with torch.")

@@ -20,14 +20,8 @@ import torch
 from lookalike.core.device import CPU
 from lookalike.core.interrupts import defer_interrupt
 from lookalike.core.progress import say
-from lookalike.models.inference.runtime_base import (
-    TOLERANCE,
-    ModelGraph,
-    eval_mode,
-    fork_guard,
-    parity_error,
-    to_output,
-)
+from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
+from lookalike.models.inference.runtime_base import TOLERANCE, fork_guard, to_output
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder

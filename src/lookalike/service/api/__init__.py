@@ -13,12 +13,13 @@ sites are refused. Lists for polling carry an `ETag` and answer `If-None-Match` 
   corners in hexadecimal from 0 to 4095.
 - A **box** is a part of an image, `x1,y1,x2,y2` as fractions of width and height.
 
-Modules: `search` (search, items, info), `facets` (values and folders to filter by), `jobs` (state, jobs, runs),
-`duplicates` (review and move), `map` (points, tiles, regions), `admin` (models, sessions, keys).
+Modules: `search` (search, items, info), `browse` (the collection in order, tags, export, moves), `facets` (values and
+folders to filter by), `jobs` (state, jobs, runs), `duplicates` (review and move), `map` (points, tiles, regions),
+`admin` (models, sessions, keys).
 """
 
 from __future__ import annotations
 
-from lookalike.service.api import admin, duplicates, facets, jobs, map, search  # noqa: A004
+from lookalike.service.api import admin, browse, duplicates, facets, jobs, map, search  # noqa: A004
 
-ROUTERS = [module.router for module in (search, facets, jobs, duplicates, map, admin)]
+ROUTERS = [module.router for module in (search, browse, facets, jobs, duplicates, map, admin)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from fastapi import APIRouter, Request, Response
 
-from lookalike.core.errors import LookalikeError
+from lookalike.core.errors import DiskError, LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
@@ -130,5 +130,7 @@ def revoke(service: ServiceDep, name: str) -> dict[str, Any]:
     """Revoke a key; its sessions end too."""
     try:
         return {"revoked": service.keys.revoke(name).id}
+    except DiskError:
+        raise
     except LookalikeError as error:
         raise Problem(404, str(error)) from None

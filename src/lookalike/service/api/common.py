@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Annotated, Any
 
 import orjson
 import pydantic
 from fastapi import Depends, Query, Request, Response
 
+from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, printable, to_json, to_plain
+from lookalike.searching.query import box_region
 from lookalike.service import limits
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import OpenIndex
@@ -22,7 +23,9 @@ def nothing() -> list[Any]:
     return []
 
 
-FILTER_HELP = "COLUMN:VALUE, COLUMN!:VALUE or COLUMN:BEGINNING*"
+FILTER_HELP = "COLUMN=VALUE, COLUMN!=VALUE, COLUMN=BEGINNING*, COLUMN>=NUMBER or COLUMN=FROM..TO"
+BOX_HELP = "x1,y1,x2,y2 in pixels of the image as it is seen, or in fractions if all are at most 1"
+BOX_ERROR = f"`box` must be {BOX_HELP}; the upper left corner first, inside the image."
 Filters = Annotated[
     list[Annotated[str, pydantic.Field(max_length=2_000)]],
     Query(default_factory=nothing, max_length=50, description=FILTER_HELP),
@@ -40,20 +43,30 @@ class Body(pydantic.BaseModel):
 # Coroutines, because FastAPI would run plain functions in a thread each time.
 async def service_of(request: Request) -> Service:
     """The service of the app."""
-    service: Service = request.app.state.service
+    service: Service = request.scope.get("service") or request.app.state.service
     return service
 
 
 async def live_of(request: Request) -> OpenIndex:
     """The index that answers this request to its end; taken once the body has arrived, when its deadline begins."""
-    limits.DEADLINE.set(time.monotonic() + limits.REQUEST_SECONDS)
-    service: Service = request.app.state.service
+    service = await service_of(request)
     live: OpenIndex = request.scope["exit_stack"].enter_context(service.switcher.lease())
+    request.scope["index"] = live
+    limits.set_deadline(lambda: live.closing or "client_left" in request.scope)
     return live
 
 
 ServiceDep = Annotated[Service, Depends(service_of)]
 IndexDep = Annotated[OpenIndex, Depends(live_of)]
+
+
+def with_tags(live: OpenIndex, cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the tags of images to their columns."""
+    tags = live.index.tags.of([one["id"] for one in cards])
+    for one in cards:
+        if one["id"] in tags:
+            one["columns"][live.index.tags.column] = tags[one["id"]]
+    return cards
 
 
 def json_bytes(document: Any) -> bytes:
@@ -74,14 +87,11 @@ def tagged(request: Request, document: Any) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def parse_box(text: str | None) -> tuple[float, float, float, float] | None:
-    """Parse `x1,y1,x2,y2`, fractions of width and height."""
+def parse_box(text: str | None, width: float = 1, height: float = 1) -> tuple[float, float, float, float] | None:
+    """Parse `x1,y1,x2,y2` to fractions of an image of a size; `Problem` 422 if it is no part of it."""
     if not text:
         return None
     try:
-        x1, y1, x2, y2 = (float(part) for part in text.split(","))
-    except ValueError:
-        x1 = y1 = x2 = y2 = -1.0
-    if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
-        raise Problem(422, "`box` must be x1,y1,x2,y2 with numbers from 0 to 1, the upper left corner first.")
-    return x1, y1, x2, y2
+        return box_region([float(part) for part in text.split(",")], width, height)
+    except (ValueError, LookalikeError):
+        raise Problem(422, BOX_ERROR) from None

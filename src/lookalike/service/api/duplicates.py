@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pydantic
 from fastapi import APIRouter, Query, Request, Response
 
-from lookalike.core.errors import LookalikeError
+from lookalike.core.errors import DiskError, LookalikeError
 from lookalike.core.files import printable
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import Group
@@ -79,8 +79,12 @@ async def groups(
         among = {record.id for part in live.scan(where) for record in part} if where else None
         total, page = service.duplicates.page(kind, offset, limit, prefer, among)
         names = [image.id for group in page for image in group.files]
-        records = {record.id: record for record in live.records(names)}
-        return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
+        records = service.duplicates.moved | {record.id: record for record in live.records(names)}
+        return {
+            "kind": kind,
+            "total": total,
+            "groups": [_group(group, records) for group in page],
+        }
 
     return await service.scan_pool.run(run)
 
@@ -112,8 +116,9 @@ def move(service: ServiceDep, live: IndexDep, body: Move) -> dict[str, Any]:
     else:
         picked = [(one.id, one.move) for one in body.groups or []]
     batch, gone = service.duplicates.move(picked)
+    service.duplicates.moved |= {record.id: record for record in live.records(gone)}
     service.remove_rows(gone)
-    return _batch(batch)
+    return batch_json(batch)
 
 
 @router.post("/duplicates/dismiss")
@@ -126,7 +131,7 @@ def dismiss(service: ServiceDep, body: Dismiss) -> dict[str, Any]:
 @router.get("/duplicates/history")
 def history(live: IndexDep) -> dict[str, Any]:
     """Batches of files that were moved away, newest first."""
-    return {"batches": [_batch(batch) for batch in file_moves.history(live.index.root)]}
+    return {"batches": [batch_json(batch) for batch in file_moves.history(live.index.root)]}
 
 
 @router.post("/duplicates/history/{name}/undo")
@@ -134,14 +139,18 @@ def undo(service: ServiceDep, live: IndexDep, name: str) -> dict[str, Any]:
     """Move a batch back to where it came from; the index is updated in the background."""
     try:
         batch = file_moves.back(live.index.root, name)
+    except DiskError:
+        raise
     except LookalikeError as error:
         raise Problem(404, str(error)) from None
+    service.duplicates.restore(name)
     if not service.jobs.running("index"):
         service.jobs.start("index", "Updating the index", tasks.update, service)
     return {"moved": batch.files, "left": _left(batch)}
 
 
-def _batch(batch: file_moves.Batch) -> dict[str, Any]:
+def batch_json(batch: file_moves.Batch) -> dict[str, Any]:
+    """A batch without absolute paths."""
     document = batch.to_json()
     del document["root"]  # absolute paths are not disclosed; the end of the folder says enough
     document["folder"] = printable("/".join(batch.folder.replace("\\", "/").rsplit("/", 3)[-3:]))

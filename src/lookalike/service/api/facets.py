@@ -16,7 +16,7 @@ from lookalike.service.http_errors import Problem
 from lookalike.service.limits import check_deadline
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card
-from lookalike.store import Condition
+from lookalike.store import ROW_ID, Condition
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -24,6 +24,7 @@ Under = Annotated[str, Query(max_length=1000, description="A folder with its sla
 Find = Annotated[str, Query(max_length=200, description="Only names that contain this")]
 Payloads = Sequence[dict[str, Any]]
 MAX_VALUES, MAX_FOLDERS = 100_000, 500  # values of a column, and folders, that are counted
+RANGES = {"taken": "date", "latitude": "number", "longitude": "number"}  # columns that are filtered by bounds
 TYPICAL, SAMPLE = 4, 1000  # typical images of a value, chosen among so many
 
 
@@ -44,7 +45,8 @@ async def all_facets(
         def nearest(*conditions: Condition) -> Payloads | None:
             return _nearest(service, live, examples, conditions)
 
-        names = [name for name in live.index.columns if name != "path"]
+        available = live.index.columns
+        names = [name for name in available if name != "path" and name not in RANGES]
         columns = [_facet(live, name, where, limit, nearest(*_without(name, where))) for name in names]
         folders, total = _folders(live, under, where, limit)
         near = nearest(*where)
@@ -52,6 +54,7 @@ async def all_facets(
             "images": live.index.store.count(where),
             "nearest": None if near is None else len(near),
             "facets": columns,
+            "ranges": [{"column": name, "kind": kind} for name, kind in RANGES.items() if name in available],
             "folders": folders,
             "folders_total": total,
         }
@@ -94,7 +97,7 @@ def typical(live: IndexDep, column: str, value: str) -> dict[str, Any]:
     """The four images closest to the mean of those with a value."""
     live.index.check_columns([column])
     records = []
-    for batch in live.scan([Condition(column, (value,))], vectors=True, batch=SAMPLE):
+    for batch in live.scan(live.index.tags.resolve([Condition(column, (value,))]), vectors=True, batch=SAMPLE):
         records = [record for record in batch if record.vector is not None]
         break
     if not records:
@@ -120,7 +123,13 @@ def _facet(
 ) -> dict[str, Any]:
     """Values with counts: those of most nearest images first, then the most frequent, then selected ones."""
     check_deadline()
-    counts = dict(live.index.store.facets(column, where=_without(column, where), limit=MAX_VALUES))
+    tags, store = live.index.tags, live.index.store
+    if column == tags.column:
+        nearest, others = None, _without(ROW_ID, where)
+        by_tag = {tag: tags.resolve([Condition(column, (tag,))]) for tag in tags.names}
+        counts = {tag: count for tag, own in by_tag.items() if (count := store.count([*others, *own]))}
+    else:
+        counts = dict(store.facets(column, where=_without(column, where), limit=MAX_VALUES))
     near = Counter(value for row in nearest or () for value in _texts(row.get(column)))
     named = [value for value in counts if _has(value, find)]
     values = sorted(named, key=lambda value: -near[value])[:limit]

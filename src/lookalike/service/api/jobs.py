@@ -12,6 +12,20 @@ from lookalike.service.api.common import IndexDep, ServiceDep, tagged
 router = APIRouter(prefix="/api/v1", tags=["state"])
 
 
+@router.get("/indexes")
+def indexes(request: Request, service: ServiceDep) -> dict[str, Any]:
+    """The indexes of this server; what is said of `/api/v1/…` holds for `/api/v1/indexes/NAME/…` of each.
+
+    Images of an index are at `/indexes/NAME/thumb/…`, `/original/…` and `/query/…`. Without a name the first is meant.
+    """
+    rows = []
+    for name, one in request.app.state.service.services.items():
+        about = {"updated": one.index.generation.updated, "model": one.index.generation.model.name}
+        here = one is service
+        rows.append({"name": name, "images": one.index.store.count(), "here": here, **about})
+    return {"indexes": rows}
+
+
 @router.get("/state")
 def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """The index and its jobs, for polling; 304 as long as nothing has changed."""

@@ -37,7 +37,7 @@ def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
             "method": shown.map.method,
             "neighbor_recall": list(shown.map.neighbor_recall),
             "labels": shown.codes("label")[1],
-            "columns": [name for name in live.index.columns if name != "path"],
+            "columns": [name for name in live.index.generation.columns if name != "path"],
         }
     return tagged(request, document)
 

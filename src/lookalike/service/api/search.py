@@ -24,6 +24,7 @@ from lookalike.searching.payload import payload_box
 from lookalike.searching.query import MAX_HITS, Query
 from lookalike.service import uploads
 from lookalike.service.api.common import (
+    BOX_HELP,
     FILTER_HELP,
     Count,
     Filters,
@@ -34,16 +35,17 @@ from lookalike.service.api.common import (
     live_of,
     parse_box,
     service_of,
+    with_tags,
 )
 from lookalike.service.auth import rights_of
 from lookalike.service.http_errors import Problem
-from lookalike.service.limits import PIXEL_BUDGET, open_image
+from lookalike.service.limits import open_image
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card, thumbnail_fields
 from lookalike.store import Condition, Record, Where
 
 router = APIRouter(prefix="/api/v1", tags=["search"])
-Box = Annotated[str | None, fastapi.Query(max_length=100, description="x1,y1,x2,y2 as fractions from 0 to 1")]
+Box = Annotated[str | None, fastapi.Query(max_length=100, description=BOX_HELP)]
 Text = Annotated[str | None, fastapi.Query(max_length=500, description="A text, if `info.text` is true")]
 T = TypeVar("T")
 MIN_STORED_SIDE = 4  # pixels of a part of a stored upload, which is small: a part that was large enough has fewer there
@@ -93,7 +95,7 @@ class Examples:
     def respond(self, service: Service, live: OpenIndex, k: int, where: Sequence[Condition]) -> Response:
         """Search, and answer with the hits and the cards of the examples."""
         hits = self.search(service, live, k, where)
-        return _respond(hits, self.description, more=[*map(card, self.more)], less=[*map(card, self.less)])
+        return _respond(live, hits, self.description, more=[*map(card, self.more)], less=[*map(card, self.less)])
 
 
 @dataclass(frozen=True)
@@ -124,15 +126,17 @@ class Reference:
 
     def resolve(self, live: OpenIndex) -> Examples:
         """Look up the rows, and embed what has no vector yet."""
+        from lookalike.data.decoding import image_size
+
         start = time.monotonic()
         rows = [live.record(name) for name in ([self.like] if self.like else []) + self.more]
         less = [live.record(name) for name in self.less]
         vectors = [record.vector for record in rows if record.vector is not None]
-        box = parse_box(self.box)
         identical: set[str] = set()
         description: dict[str, Any] = {"kind": "none", "id": None}
         if self.q:
             upload = live.queries.get(self.q)
+            box = parse_box(self.box, upload.width, upload.height)
             if box is None:
                 vectors.insert(0, upload.vector)
                 identical.add(upload.hash)
@@ -143,9 +147,11 @@ class Reference:
             description = {"kind": "upload", "id": self.q, "ratio": upload.ratio}
         elif self.like:
             description = {"kind": "item", **card(rows[0])}
-            if box is not None:
+            if self.box:
+                within = payload_box(rows[0].payload)
                 with open_image(live.index, rows[0]) as data:
-                    part = uploads.decode_part(data, box, live.min_side, within=payload_box(rows[0].payload))[1]
+                    size = (within[2] - within[0], within[3] - within[1]) if within else image_size(data)
+                    part = uploads.decode_part(data, parse_box(self.box, *size), live.min_side, within=within)[1]
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
             vectors.insert(0, live.index.embed_text(self.text))
@@ -181,7 +187,12 @@ def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any
             "error": calibration.checked.get("ece") if calibration else None,
             "pairs": calibration.positive if calibration else 0,
         },
-        "limits": {"upload": service.limits.upload, "hits": service.limits.hits, "keep_days": service.keep_days},
+        "limits": {
+            "upload": service.limits.upload,
+            "hits": service.limits.hits,
+            "examples": service.limits.examples,
+            "keep_days": service.keep_days,
+        },
         "rights": rights_of(request.scope),
         "text": index.supports_text,
         "originals": service.originals or rights_of(request.scope) == "write",
@@ -196,7 +207,7 @@ class UploadQuery(BaseModel):
     more: list[str] = Field(max_length=20)
     less: list[str] = Field(max_length=20)
     k: int = Field(60, ge=1, le=600, description="How many hits")
-    box: str | None = Field(None, max_length=100, description="x1,y1,x2,y2 as fractions from 0 to 1")
+    box: str | None = Field(None, max_length=100, description=BOX_HELP)
     keep: bool = True
 
 
@@ -243,12 +254,12 @@ async def search_by_upload(request: Request) -> Response:
     def run() -> Response:
         start = time.monotonic()
         data = image.file.read()  # uploads that wait for their turn are on disk
-        where, region = live.where(params.f), parse_box(params.box)
+        where = live.where(params.f)
         like, unlike = ([live.record(name) for name in names] for names in (params.more, params.less))
-        query, query_id = _embed_upload(service, live, data, image.filename or "", region, params.keep)
+        query, query_id = _embed_upload(service, live, data, image.filename or "", params)
         description = {"kind": "upload", "id": query_id, "ratio": query.ratio}
         vectors = [query.vector, *(record.vector for record in like if record.vector is not None)]
-        identical = {query.hash} if region is None else set()
+        identical = set() if params.box else {query.hash}
         examples = Examples(description, vectors, like, unlike, _content_ids(like + unlike), identical, start)
         response = examples.respond(service, live, params.k, where)
         if query_id:
@@ -262,27 +273,27 @@ async def search_by_upload(request: Request) -> Response:
 
 
 def _embed_upload(
-    service: Service, live: OpenIndex, data: bytes, name: str, region: uploads.Region | None, keep: bool
+    service: Service, live: OpenIndex, data: bytes, name: str, params: UploadQuery
 ) -> tuple[uploads.SavedQuery, str | None]:
     """Decode and embed an uploaded image; returns it and, if it is kept, its id."""
     from lookalike.data.decoding import UnreadableImage, shrink
 
     width, height = uploads.check(data, name, limit=service.limits.upload)
-    keep = keep and live.queries.active
+    region = parse_box(params.box, width, height)
+    keep = params.keep and live.queries.active
     side = live.min_side
     if keep:  # one decode serves the model and the stored copy
         fraction = 1.0 if region is None else min(region[2] - region[0], region[3] - region[1])
         side = max(side, MIN_STORED_LENGTH * fraction * min(width, height) / max(width, height))
     try:
-        with PIXEL_BUDGET.take(uploads.decoding_cost(data, width, height)):
-            pixels, part = uploads.decode_part(data, region, side)
+        with uploads.decode_upload(data, width, height, region, side) as (pixels, part):
             if pixels.nbytes > MAX_PENDING_BYTES:
                 pixels = shrink(pixels, uploads.STORED_SIDE, of=max)
             crop = live.encoder.model().crop(part)
             del part
     except UnreadableImage as error:
         raise uploads.unreadable(name, error.reason) from None
-    query = uploads.SavedQuery(live.encoder.encode_crop(crop), hash_bytes(data), round(width / height, 4))
+    query = uploads.SavedQuery(live.encoder.encode_crop(crop), hash_bytes(data), width, height)
     return query, live.queries.keep(query, pixels) if keep else None
 
 
@@ -301,12 +312,13 @@ async def search_by_reference(
     return await reference.run(service, run, scans=bool(f))
 
 
-def _respond(hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
+def _respond(live: OpenIndex, hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
     """Encode the hits directly: FastAPI would validate every hit first, which takes longer than the search."""
     document = hits.to_json()
     del document["index"]  # a path on the server
     document["query"] = query
-    document["hits"] = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
+    lines = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
+    document["hits"] = with_tags(live, lines)
     return Response(json_bytes(document | fields), media_type="application/json")
 
 
@@ -322,7 +334,7 @@ async def items(
 @router.get("/items/{name:path}")
 def item(live: IndexDep, name: str) -> dict[str, Any]:
     """All that is known of one image."""
-    return card(live.record(name))
+    return with_tags(live, [card(live.record(name))])[0]
 
 
 @router.delete("/queries/{name}")

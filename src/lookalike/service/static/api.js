@@ -36,10 +36,19 @@ export function onLocked(act) {
   locked = act;
 }
 
+let base = ""; // of another index than the first
+/** Address another index than the first from now on. @param {string} name */
+export function useIndex(name) {
+  base = `/indexes/${encodeURIComponent(name)}`;
+}
+
+/** The full path of an address of the API. @param {string} address */
+export const apiUrl = (address) => `/api/v1${base}/${address}`;
+
 async function request(address, options) {
   let response;
   try {
-    response = await fetch(address[0] === "/" ? address : `/api/v1/${address}`, {
+    response = await fetch(address[0] === "/" ? address : apiUrl(address), {
       credentials: "same-origin",
       ...options,
     });
@@ -81,6 +90,12 @@ export const getBytes = async (address, signal) => (await request(address, { sig
 export function send(address, body, method = "POST") {
   const headers = { "X-Lookalike": "1", ...(body ? { "Content-Type": "application/json" } : {}) };
   return requestJson(address, { method, headers, body: body ? JSON.stringify(body) : undefined });
+}
+
+/** Send JSON and get a text. @param {string} address @param {any} body */
+export async function sendForText(address, body) {
+  const headers = { "X-Lookalike": "1", "Content-Type": "application/json" };
+  return (await request(address, { method: "POST", headers, body: JSON.stringify(body) })).text();
 }
 
 /** @param {string} address */
@@ -145,8 +160,8 @@ export function poll(address, hear, pause, gone) {
 }
 
 /** @param {string} hash @param {number} side */
-export const thumbUrl = (hash, side) => `/thumb/${hash}/${side}.jpg`;
+export const thumbUrl = (hash, side) => `${base}/thumb/${hash}/${side}.jpg`;
 /** @param {string} id row id; slashes are kept because the server reads a path */
-export const originalUrl = (id) => `/original/${id.split("/").map(encodeURIComponent).join("/")}`;
+export const originalUrl = (id) => `${base}/original/${id.split("/").map(encodeURIComponent).join("/")}`;
 /** @param {string} id */
-export const queryImageUrl = (id) => `/query/${id}.jpg`;
+export const queryImageUrl = (id) => `${base}/query/${id}.jpg`;

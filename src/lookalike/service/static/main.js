@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { chooseFile, watchDropAndPaste } from "./components/upload.js";
 import { actionButton, fill, h, plural, toast, withErrorToast } from "./dom.js";
-import { historyDepth, navigate, readUrl, startRouter } from "./router.js";
+import { currentIndex, historyDepth, navigate, readUrl, setIndex, startRouter } from "./router.js";
 import { applyPreferences, getState, preference, setPreference, setState } from "./store.js";
 
 const main = document.getElementById("main");
@@ -13,6 +13,7 @@ const main = document.getElementById("main");
  */
 const VIEWS = {
   search: () => import("./views/search.js"),
+  browse: () => import("./views/browse.js"),
   map: () => import("./views/map.js"),
   duplicates: () => import("./views/duplicates.js"),
   reports: () => import("./views/reports.js"),
@@ -45,6 +46,7 @@ let currentView = {};
 async function boot() {
   try {
     VIEWS[readUrl().screen]().catch(() => {}); // start loading now; errors are reported when it is rendered
+    await chooseIndex();
     setState({ info: await api.getFresh("info") });
     showStatus("on", plural(getState("info").index.images, "image"));
     startRouter(render);
@@ -61,6 +63,33 @@ async function boot() {
         await errorBanner({ message: api.messageOf(error), status, retry: locked ? 0 : 4 }, boot),
       ),
     );
+  }
+}
+
+/** The names of the indexes of this server, the first is the default. @type {string[]} */
+let indexes = [];
+/** Address the index that the URL names; with several, list them in the header. */
+async function chooseIndex() {
+  const { index } = readUrl();
+  const answer = api.getFresh("/api/v1/indexes").then((list) => {
+    indexes = list.indexes.map((one) => one.name);
+    const select = document.getElementById("index");
+    if (!(select instanceof HTMLSelectElement) || indexes.length < 2) return;
+    const shown = indexes.includes(index) ? index : indexes[0];
+    fill(
+      select,
+      indexes.map((name) => h("option", { value: name, selected: name === shown }, name)),
+    );
+    select.hidden = false;
+    select.addEventListener("change", () =>
+      location.assign(select.value === indexes[0] ? "/" : `/?index=${encodeURIComponent(select.value)}`),
+    );
+  });
+  if (!index) return void answer.catch(api.messageOf);
+  await answer;
+  if (indexes.indexOf(index) > 0) {
+    api.useIndex(index);
+    setIndex(index);
   }
 }
 
@@ -115,7 +144,10 @@ async function render(state, how) {
       : (state.screen === "runs" && state.rest) || state.screen[0].toUpperCase() + state.screen.slice(1);
   document.title = state.screen === "search" ? "lookalike" : `${name} · lookalike`;
   document.body.dataset.screen = state.screen;
-  if (state.index && state.index !== info.index.name) {
+  const shown = currentIndex() || indexes[0];
+  if (shown && indexes.includes(state.index || indexes[0]) && (state.index || indexes[0]) !== shown)
+    return location.reload(); // back to another index
+  if (state.index && state.index !== info.index.name && state.index !== shown) {
     fill(
       main,
       h(
@@ -179,7 +211,7 @@ function handleKey(event, undo) {
   const state = readUrl();
   const id = currentImage(dialog, event.target, state);
   const act = withErrorToast(async (name, id) => (await api.loadModule(VIEWS.search)).actions(state)[name](id));
-  const screens = { s: "/", m: "/map", d: "/duplicates", r: "/reports" };
+  const screens = { s: "/", b: "/browse", m: "/map", d: "/duplicates", r: "/reports" };
   if (before === "g" && key in screens) navigate(screens[key]);
   else if (!dialog && currentView.key?.(event)) return true;
   else if (key === "m" && id) act("like", id);

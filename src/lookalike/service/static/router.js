@@ -2,10 +2,11 @@
 
 /**
  * @typedef {{screen: string, rest: string, like: string, q: string, text: string, box: string, more: string[],
- *            less: string[], f: string[], sort: string, open: string, at: string, g: number, index: string}} State
+ *            less: string[], f: string[], sort: string, order: string, open: string, at: string, g: number,
+ *            index: string}} State
  */
 
-const SCREENS = ["map", "duplicates", "reports", "runs", "settings", "api"];
+const SCREENS = ["map", "browse", "duplicates", "reports", "runs", "settings", "api"];
 
 /** @param {URL | Location} [url] @returns {State} */
 export function readUrl(url = location) {
@@ -23,11 +24,20 @@ export function readUrl(url = location) {
     less: query.getAll("less"),
     f: query.getAll("f"),
     sort: one("sort") || "match",
+    order: one("order"),
     open: one("open"),
     at: one("at"),
     g: Number(one("g")) || 0,
     index: one("index"),
   };
+}
+
+let shownIndex = "";
+/** The index that is shown, if it is not the first of the server. */
+export const currentIndex = () => shownIndex;
+/** Let every link name an index. @param {string} name */
+export function setIndex(name) {
+  shownIndex = name;
 }
 
 /** @param {Partial<State>} state */
@@ -38,9 +48,11 @@ export function urlFor(state) {
   for (const name of ["like", "q", "text", "box"]) if (state[name]) query.set(name, state[name]);
   for (const name of ["more", "less", "f"]) for (const value of state[name] ?? []) query.append(name, value);
   if (state.sort && state.sort !== "match") query.set("sort", state.sort);
+  if (state.order && state.order !== "date") query.set("order", state.order);
   if (state.open) query.set("open", state.open);
   if (state.at) query.set("at", state.at);
   if (state.g) query.set("g", String(state.g));
+  if (shownIndex) query.set("index", shownIndex);
   const text = query.toString().replaceAll("%2F", "/").replaceAll("%3A", ":").replaceAll("%2C", ",");
   return text ? `${path}?${text}` : path;
 }
@@ -73,7 +85,9 @@ export function startRouter(render) {
     const link = event.target instanceof Element ? event.target.closest("a[href^='/']:not([target])") : null;
     if (!link || event.defaultPrevented || event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
-    navigate(link.getAttribute("href") ?? "/");
+    const url = new URL(link.getAttribute("href") ?? "/", location.href);
+    if (shownIndex) url.searchParams.set("index", shownIndex);
+    navigate(url.pathname + url.search);
   });
   addEventListener(
     "scroll",

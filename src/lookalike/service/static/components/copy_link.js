@@ -1,12 +1,12 @@
 // Copy the link to the current view.
 
 import { h, toast } from "../dom.js";
-import { shareUrl } from "../router.js";
+import { currentIndex, shareUrl } from "../router.js";
 import { getState } from "../store.js";
 import { dialog } from "./dialogs.js";
 
 export async function copyLink() {
-  const link = shareUrl(getState("info").index.name);
+  const link = shareUrl(currentIndex() || getState("info").index.name);
   try {
     await navigator.clipboard.writeText(link);
     toast("Link copied.");

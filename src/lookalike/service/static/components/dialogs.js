@@ -26,7 +26,7 @@ export function dialog(title, ...content) {
 }
 
 const GLOBAL_KEYS = [
-  ["g s m d r", "search, map, duplicates, reports"],
+  ["g s b m d r", "search, browse, map, duplicates, reports"],
   ["Ctrl V", "search by the image on the clipboard"],
   ["/", "focus the text field, or choose an image"],
   ["y", "copy the link to what you see"],
@@ -44,6 +44,16 @@ const SCREEN_KEYS = {
     ["f", "filters"],
     ["[ ]", "smaller, larger images"],
     ["← → Space", "opened: next, swap the two"],
+  ],
+  browse: [
+    ["Arrows", "move between images"],
+    ["Space", "select or deselect; with Shift and arrows a range"],
+    ["a", "select all"],
+    ["Enter", "search by the image"],
+    ["t", "tag what is selected"],
+    ["f", "filters"],
+    ["[ ]", "smaller, larger images"],
+    ["Esc", "select nothing"],
   ],
   map: [
     ["Arrows", "move"],

@@ -3,7 +3,7 @@
 import { get, messageOf, thumbUrl } from "../api.js";
 import { actionButton, fill, formatNumber, h, icon, plural, readableLabel } from "../dom.js";
 import { queryParams } from "../router.js";
-import { getState as known } from "../store.js";
+import { getState } from "../store.js";
 import { dialog } from "./dialogs.js";
 
 const INITIAL_VALUES = 12;
@@ -13,7 +13,7 @@ const INITIAL_VALUES = 12;
  * @param {string} filter for example `label:gull`
  */
 export function parseFilter(filter) {
-  const names = (known("info")?.index.columns ?? [])
+  const names = (getState("info")?.index.columns ?? [])
     .flatMap((name) => [name, `${name}!`])
     .filter((name) => filter.startsWith(`${name}:`));
   const column = names.length
@@ -85,21 +85,53 @@ export function openFilters(state, change) {
           valueList(column, find, (v, most) => valueOption(column, v, most, own(v), flip), own),
         );
       }
-      lists.get(column).draw(values, total);
+      lists.get(column).draw(values, total, answer.images);
     }
     if (inside?.under !== under) inside = folderList(under, about, enter);
     inside.draw(folderValues(answer.folders), answer.folders_total);
     fill(
       body,
       [...lists.values()].map((one) => one.node),
+      answer.ranges?.map(({ column, kind }) => rangeInputs(column, kind, chosen, set)),
       under || answer.folders.length > 1 ? inside.node : null,
     );
+    if ([...body.children].every((node) => node.hidden)) fill(body, nothingToFilter());
   }
   const sheet = dialog("Filters", note, body);
   sheet.classList.add("sheet");
   sheet.append(h("div.foot", clear, done));
   sheet.addEventListener("close", () => document.getElementById("filters")?.focus({ preventScroll: true }));
   return refresh();
+}
+
+/** What could be filtered by, where there is nothing yet. */
+const nothingToFilter = () =>
+  h(
+    "p.hint",
+    "There is nothing to filter by in this index yet. Images in subfolders can be filtered by folder, and by label if ",
+    "a subfolder is a class; a table of images by its columns; date, camera and place after ",
+    h("code", "lookalike index FOLDER --exif"),
+    "; tags once you give some in Browse.",
+  );
+
+/** Two fields for the bounds of a column. @param {string} kind "date" or "number" */
+function rangeInputs(column, kind, chosen, set) {
+  const own = chosen.find((f) => parseFilter(f).column === column) ?? "";
+  const bounds = parseFilter(own || `${column}:..`).value.split("..");
+  const change = () => {
+    const [low, high] = fields.map((field) => field.value.trim());
+    set([...chosen.filter((f) => f !== own), ...(low || high ? [`${column}:${low}..${high}`] : [])]);
+  };
+  const fields = ["from", "to"].map((word, k) =>
+    h("input", {
+      type: kind,
+      step: kind === "number" ? "any" : null,
+      value: bounds[k] ?? "",
+      "aria-label": `${column} ${word}`,
+      onchange: change,
+    }),
+  );
+  return h("section.facet", h("h3", column), h("div.row.range", fields[0], "to", fields[1]));
 }
 
 const folderValues = (rows) => rows.map((row) => ({ value: row.folder, count: row.count }));
@@ -129,28 +161,28 @@ function folderList(under, about, go) {
 
 /**
  * A list of values with a search field; values that are not loaded are searched on the server.
- * @param {string} name @param {(words: string) => Promise<{values: any[], total: number}>} ask
+ * @param {string} name @param {(words: string) => Promise<{values: any[], total: number}>} fetchValues
  * @param {(v: any, most: number) => any} line @param {(v: any) => boolean} own whether it is selected
  */
-function valueList(name, ask, line, own) {
+function valueList(name, fetchValues, line, own) {
   const place = h(name === "folder" ? "div.folders" : "div");
   const note = h("small");
-  const find = h("input", { type: "search", "aria-label": `Find a value of ${name}`, oninput: () => look() });
+  const find = h("input", { type: "search", "aria-label": `Find a value of ${name}`, oninput: () => update() });
   const node = h("section.facet", h("h3", name), find, place, note);
   let [values, total, everything, timer] = [[], 0, false, 0];
 
-  function look() {
-    const wanted = find.value.trim().toLowerCase();
+  function update() {
+    const words = find.value.trim().toLowerCase();
     clearTimeout(timer);
-    if (!wanted || total <= values.length)
+    if (!words || total <= values.length)
       return show(
-        values.filter((v) => readableLabel(v.value).toLowerCase().includes(wanted)),
-        wanted,
+        values.filter((v) => readableLabel(v.value).toLowerCase().includes(words)),
+        words,
       );
     const mine = setTimeout(
       () =>
-        ask(wanted)
-          .then((found) => mine === timer && show(found.values, wanted, found.total))
+        fetchValues(words)
+          .then((answer) => mine === timer && show(answer.values, words, answer.total))
           .catch((error) => {
             note.textContent = messageOf(error);
           }),
@@ -159,8 +191,8 @@ function valueList(name, ask, line, own) {
     timer = mine;
   }
 
-  function show(hits, wanted, all = wanted ? hits.length : total) {
-    const first = everything || wanted ? hits : hits.slice(0, INITIAL_VALUES);
+  function show(hits, words, all = words ? hits.length : total) {
+    const first = everything || words ? hits : hits.slice(0, INITIAL_VALUES);
     const extra = values.filter((v) => own(v) && !first.some((one) => one.value === v.value));
     const most = Math.max(...values.map((v) => v.near ?? v.count), 1);
     const range =
@@ -176,24 +208,26 @@ function valueList(name, ask, line, own) {
             `Show ${range}`,
             () => {
               everything = true;
-              look();
+              update();
             },
             ".quiet",
           )
         : all > hits.length
           ? `These are ${range}.`
-          : hits.length || !wanted
+          : hits.length || !words
             ? null
             : "No matches.",
     );
   }
 
-  function draw(next, all) {
+  /** Show other values; a single one that all `images` have is no choice. */
+  function draw(next, all, images = 0) {
     [values, total] = [next, all ?? next.length];
     find.placeholder = `Find in ${formatNumber(total)}…`;
     find.hidden = total <= INITIAL_VALUES;
-    node.hidden = name !== "folder" && total < 2 && !values.some(own);
-    look();
+    const choice = total > 1 || values.some((v) => v.count < images);
+    node.hidden = name !== "folder" && !choice && !values.some(own);
+    update();
   }
   return { node, draw };
 }
@@ -216,7 +250,7 @@ function valueOption(column, v, most, on, flip) {
 /** Typical images of a value, loaded when visible. */
 function typicalImages(column, value) {
   const place = h("span.faces");
-  const ask = () =>
+  const fetchValues = () =>
     get(`facets/${encodeURIComponent(column)}/typical?${new URLSearchParams({ value })}`)
       .then(({ items }) =>
         fill(
@@ -231,7 +265,7 @@ function typicalImages(column, value) {
   const seen = new IntersectionObserver(([{ isIntersecting }]) => {
     if (isIntersecting) {
       seen.disconnect();
-      ask();
+      fetchValues();
     }
   });
   const watch = () => seen.observe(place);

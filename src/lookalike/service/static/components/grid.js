@@ -34,7 +34,26 @@ export function cell(item, { href, tools = [], eager = false, plain = false, rou
 
 /** @param {any[]} cells @param {{weak?: boolean, label: string}} options */
 export function grid(cells, { weak = false, label }) {
-  return h("ul", { class: weak ? "grid weak" : "grid", "aria-label": label }, cells);
+  const node = h("ul", { class: weak ? "grid weak" : "grid", "aria-label": label }, cells);
+  resized.observe(node);
+  return node;
+}
+
+const resized = new ResizeObserver((entries) => {
+  for (const { target } of entries) alignLastRow(target);
+});
+
+/** Give the last row, which does not fill its line, the height of the others. */
+function alignLastRow(node) {
+  const cells = [...node.children];
+  for (const cell of cells) cell.style.flex = "";
+  const top = cells.at(-1)?.offsetTop;
+  const last = cells.filter((cell) => cell.offsetTop === top);
+  const above = cells[cells.length - last.length - 1];
+  if (!above || getComputedStyle(above).flexGrow === "0") return; // one row, or the fixed columns of a phone
+  const ratio = (cell) => Number(cell.style.getPropertyValue("--ar"));
+  const height = above.getBoundingClientRect().width / ratio(above);
+  for (const cell of last) cell.style.flex = `0 0 ${height * ratio(cell)}px`;
 }
 
 const initialized = new WeakSet();

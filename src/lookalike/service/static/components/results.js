@@ -70,7 +70,7 @@ export function drawHeader(place, answer, state, act) {
     : null;
   // Keep the crop frame in place while it is being dragged; only the results beside it are redrawn.
   const keep = cropping && from && cropping.source === from.src && place.contains(cropping) ? cropping : null;
-  const image = keep ? keep.parentElement : h("div.asked", from ? croppedPreview(from, state) : null);
+  const image = keep ? keep.parentElement : h("div.query-image", from ? croppedPreview(from, state) : null);
   toggle = () => {
     if (cropping) {
       cropping = null;

@@ -186,8 +186,8 @@ export function createCanvas(first) {
     async tryWebgl() {
       const gl = await import("./paint_webgl.js");
       const trial = h("canvas.points", { "aria-hidden": "true" });
-      const found = gl.createPainter(trial, cloud);
-      if (!found || !(await found.quick(viewport)) || !node.isConnected) return;
+      const webgl = gl.createPainter(trial, cloud);
+      if (!webgl || !(await webgl.quick(viewport)) || !node.isConnected) return;
       trial.addEventListener("webglcontextlost", () => {
         painter = cpu.createPainter(canvas);
         trial.replaceWith(canvas);
@@ -198,7 +198,7 @@ export function createCanvas(first) {
         kind: "gl",
         paint: (c, e, how) => {
           trial.dataset.painter = "gl";
-          return found.paint(c, e, { ...how, count: c.n });
+          return webgl.paint(c, e, { ...how, count: c.n });
         },
       };
       redraw();

@@ -3,7 +3,7 @@
 import * as api from "../api.js";
 import * as facets from "../components/filters.js";
 import { title } from "../components/score.js";
-import { fill, h, icon, iconButton, joinText, plural, readableLabel, row, toast } from "../dom.js";
+import { fill, h, icon, iconButton, joinText, plural, readableLabel, row, toast, withErrorToast } from "../dom.js";
 import { hasQuery, navigate, readUrl, replaceUrl, searchPath, urlFor } from "../router.js";
 import { prefersReducedMotion } from "../store.js";
 import { drawingMessage } from "../views/map.js";
@@ -87,15 +87,15 @@ export function createControls(node, canvas, info, facts, stop) {
     replaceUrl(here({ at: where(viewport.x, viewport.y, viewport.zoom) }));
     // Over thumbnails each label is shown once, above them.
     const side = canvas.side;
-    const found = findPlaces(canvas.cloud, viewport).filter(
+    const places = findPlaces(canvas.cloud, viewport).filter(
       (place, k, all) => !side || all.findIndex((one) => one.code === place.code) === k,
     );
     labels.classList.remove("moving");
     const focused = labels.contains(document.activeElement);
     fill(
       labels,
-      found.map((place) => {
-        const name = place.code === NONE ? "" : readableLabel(names[place.code] ?? "");
+      places.map((place) => {
+        const name = place.code === NONE || place.share <= 0.5 ? "" : readableLabel(names[place.code] ?? "");
         const words = name
           ? [h("b", h("bdi", name)), ` ${Math.round(100 * place.share)} %`]
           : [placeThumbnail(place.middle)];
@@ -243,6 +243,7 @@ export function createControls(node, canvas, info, facts, stop) {
             { disabled: !number, onclick: () => navigate(urlFor({ screen: "duplicates", f })) },
             "Duplicates among these",
           ),
+          h("button", { disabled: !number, onclick: () => browse(f) }, "Select in Browse"),
           h("button", { onclick: drop }, "Cancel"),
         ),
       );
@@ -254,6 +255,10 @@ export function createControls(node, canvas, info, facts, stop) {
       clearTimeout(timer);
       if (card) hideCard();
     },
+  });
+  const browse = withErrorToast(async (f) => {
+    (await api.loadModule(() => import("../views/browse.js"))).selectAll();
+    navigate(urlFor({ screen: "browse", f }));
   });
   async function recolor(next) {
     column = next;
@@ -319,8 +324,8 @@ export function createControls(node, canvas, info, facts, stop) {
 
   /** The map was redrawn: move points to their new positions. */
   async function change(next, now) {
-    const known = now.previous === canvas.cloud.gen && !prefersReducedMotion();
-    const was = known ? new Int32Array(await api.getBytes(`map/${now.gen}/from/${now.previous}.bin`)) : null;
+    const animated = now.previous === canvas.cloud.gen && !prefersReducedMotion();
+    const was = animated ? new Int32Array(await api.getBytes(`map/${now.gen}/from/${now.previous}.bin`)) : null;
     index = buildGrid(next);
     names = now.labels;
     made.gen = now.gen;

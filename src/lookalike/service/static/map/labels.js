@@ -1,4 +1,4 @@
-// Labels of dense places: the most frequent value there and its fraction.
+// Labels of dense places: the value that most points there have, and its fraction.
 
 import { NONE, toMap, toScreen } from "./points.js";
 
@@ -77,7 +77,7 @@ export function findPlaces(cloud, viewport) {
       const best = [...counts[k]].sort((a, b) => b[1] - a[1])[0] ?? [NONE, 0];
       return {
         ...place,
-        code: best[0],
+        code: 2 * best[1] > totals[k] ? best[0] : NONE, // a minority does not name a place
         share: totals[k] ? best[1] / totals[k] : 0,
         count: totals[k],
         middle: middles[k].i,

@@ -20,7 +20,7 @@ export function pointsNear(cloud, index, viewport, px, py, radius) {
   const [mx, my] = toMap(viewport, px, py);
   const reach = radius / mapWidth(viewport);
   const clamp = (v) => Math.min(Math.max(Math.floor(v * SIDE), 0), SIDE - 1);
-  const found = [];
+  const points = [];
   for (let row = clamp(my - reach); row <= clamp(my + reach); row++) {
     for (
       let k = index.starts[row * SIDE + clamp(mx - reach)];
@@ -28,20 +28,20 @@ export function pointsNear(cloud, index, viewport, px, py, radius) {
       k++
     ) {
       const i = index.order[k];
-      const far = Math.hypot(cloud.x[i] / 65535 - mx, cloud.y[i] / 65535 - my);
-      if (far <= reach) found.push({ i, far });
+      const distance = Math.hypot(cloud.x[i] / 65535 - mx, cloud.y[i] / 65535 - my);
+      if (distance <= reach) points.push({ i, distance });
     }
   }
-  return found.sort((a, b) => a.far - b.far).map(({ i }) => i);
+  return points.sort((a, b) => a.distance - b.distance).map(({ i }) => i);
 }
 
 /** At most `most` points, the nearest to the center first, without sorting all of them. */
 export function pointsNearCenter(cloud, index, viewport, most) {
-  let found = [];
-  for (let radius = 60; found.length < most && radius < 2 * Math.max(viewport.width, viewport.height); radius *= 2) {
-    found = pointsNear(cloud, index, viewport, viewport.width / 2, viewport.height / 2, radius);
+  let points = [];
+  for (let radius = 60; points.length < most && radius < 2 * Math.max(viewport.width, viewport.height); radius *= 2) {
+    points = pointsNear(cloud, index, viewport, viewport.width / 2, viewport.height / 2, radius);
   }
-  return found.slice(0, most);
+  return points.slice(0, most);
 }
 
 export const pickPoint = (cloud, index, viewport, px, py, radius = 14) =>

@@ -1,5 +1,6 @@
 // Thumbnails in place of points when few are in view: tiles of 8 × 8 cells, least recently used dropped.
 
+import { apiUrl } from "../api.js";
 import { mapWidth, toMap, toScreen } from "./points.js";
 
 const CELLS = 8;
@@ -11,23 +12,23 @@ const MAX_DEPTH = 14;
 export function inView(cloud, viewport, most) {
   const [left, top] = toMap(viewport, 0, 0).map((v) => v * 65535);
   const [right, bottom] = toMap(viewport, viewport.width, viewport.height).map((v) => v * 65535);
-  const found = [];
-  for (let i = 0; i < cloud.n && found.length < most; i++) {
-    if (cloud.x[i] >= left && cloud.x[i] <= right && cloud.y[i] >= top && cloud.y[i] <= bottom) found.push(i);
+  const points = [];
+  for (let i = 0; i < cloud.n && points.length < most; i++) {
+    if (cloud.x[i] >= left && cloud.x[i] <= right && cloud.y[i] >= top && cloud.y[i] <= bottom) points.push(i);
   }
-  return found;
+  return points;
 }
 
 export function createTileCache(gen, arrived) {
   const loaded = new Map();
 
-  function tile(z, x, y) {
-    const address = `/api/v1/map/${gen}/tile/${z}/${x}/${y}.jpg`;
-    let found = loaded.get(address);
-    if (!found) {
+  function loadTile(z, x, y) {
+    const address = apiUrl(`map/${gen}/tile/${z}/${x}/${y}.jpg`);
+    let tile = loaded.get(address);
+    if (!tile) {
       const image = new Image();
       const mine = { image, since: 0 };
-      found = mine;
+      tile = mine;
       image.onload = () => {
         mine.since = performance.now();
         arrived();
@@ -40,21 +41,23 @@ export function createTileCache(gen, arrived) {
       image.src = address;
     }
     loaded.delete(address);
-    loaded.set(address, found);
+    loaded.set(address, tile);
     while (loaded.size > MAX_TILES) loaded.delete(loaded.keys().next().value ?? "");
-    return found;
+    return tile;
   }
 
   /** The cells of points at a depth, and the number of tiles that hold them. */
   function cells(cloud, points, z) {
     const most = 2 ** z * CELLS;
-    const found = new Map();
+    const places = new Map();
     for (const i of points) {
       const [cx, cy] = [cloud.x[i], cloud.y[i]].map((v) => Math.min(Math.floor((v / 65535) * most), most - 1));
-      found.set(cy * most + cx, [cx, cy]);
+      places.set(cy * most + cx, [cx, cy]);
     }
-    const held = new Set([...found.values()].map(([cx, cy]) => `${Math.floor(cx / CELLS)} ${Math.floor(cy / CELLS)}`));
-    return { places: [...found.values()], tiles: held.size };
+    const tiles = new Set(
+      [...places.values()].map(([cx, cy]) => `${Math.floor(cx / CELLS)} ${Math.floor(cy / CELLS)}`),
+    );
+    return { places: [...places.values()], tiles: tiles.size };
   }
 
   /** Draw the points in view (`still`: without fading); whether something is still fading in. */
@@ -67,7 +70,7 @@ export function createTileCache(gen, arrived) {
     cache.size = size;
     let fading = false;
     for (const [cx, cy] of shown.places) {
-      const { image, since } = tile(z, Math.floor(cx / CELLS), Math.floor(cy / CELLS));
+      const { image, since } = loadTile(z, Math.floor(cx / CELLS), Math.floor(cy / CELLS));
       if (!since) continue;
       const age = (performance.now() - since) / 120;
       context.globalAlpha = still ? 1 : Math.min(age, 1);

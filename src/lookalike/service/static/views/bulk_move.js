@@ -118,7 +118,8 @@ export async function bulkMove(kind, prefer, facts, after) {
 /** A note on files that were not moved. */
 export const notMoved = ({ left }) => (left?.length ? `; ${left.length} stayed: ${left[0].why}` : "");
 
-function receipt(batch, after) {
+/** Say what was moved, with a way back. */
+export function receipt(batch, after) {
   const place = document.getElementById("toasts");
   const note = h(
     "div.toast",

@@ -16,10 +16,10 @@ export function compareDialog(answer, state, act) {
   if (!hit) return null;
   const view = { x: 0, y: 0, z: 1 };
   const stage = h("div.stage");
-  const asked = querySource(answer.query, state);
+  const query = querySource(answer.query, state);
   const frames = [
-    asked && frame(asked.src, asked.alt, answer.query.kind === "item" ? "Query" : "Your image"),
-    frame(thumbUrl(hit.thumb, 1024), title(hit), isTouch() && asked ? "This hit (hold to see yours)" : "This hit"),
+    query && frame(query.src, query.alt, answer.query.kind === "item" ? "Query" : "Your image"),
+    frame(thumbUrl(hit.thumb, 1024), title(hit), isTouch() && query ? "This hit (hold to see yours)" : "This hit"),
   ];
   fill(stage, frames);
   attachZoom(stage, view);
@@ -40,7 +40,7 @@ export function compareDialog(answer, state, act) {
         h("span.hint", `${place + 1} of ${answer.hits.length}`),
         button("right", "Next (→)", () => step(1), place === answer.hits.length - 1),
         h("span.grow"),
-        asked && button("swap", "Swap the two (Space)", () => dialog.classList.toggle("swapped")),
+        query && button("swap", "Swap the two (Space)", () => dialog.classList.toggle("swapped")),
         button("close", "Close (Esc)", act.close),
       ),
       stage,
@@ -93,12 +93,12 @@ export function compareDialog(answer, state, act) {
   dialog.addEventListener("keydown", (event) => {
     if (event.key === "ArrowRight") step(1);
     else if (event.key === "ArrowLeft") step(-1);
-    else if (event.key === " " && asked && event.target === dialog) dialog.classList.toggle("swapped");
+    else if (event.key === " " && query && event.target === dialog) dialog.classList.toggle("swapped");
     else return;
     event.preventDefault();
   });
   attachSwipe(dialog, view, step);
-  if (asked)
+  if (query)
     onLongPress(
       stage,
       () => dialog.classList.add("held"),
@@ -119,9 +119,9 @@ function copies(hit) {
 
 /** The remaining columns as text. */
 function otherColumns(hit) {
-  const known = ["path", "label", "content_id"];
+  const shown = ["path", "label", "content_id"];
   return Object.entries(hit.columns)
-    .filter(([name]) => !known.includes(name))
+    .filter(([name]) => !shown.includes(name))
     .map(([name, value]) => ` · ${name}: ${readableLabel(value)}`)
     .join("");
 }

@@ -248,7 +248,7 @@ function drawGroup() {
 }
 
 function tile(file, k) {
-  const kept = view.keep.has(file.id);
+  const keep = view.keep.has(file.id);
   const facts = [
     file.width ? `${file.width}×${file.height}` : "",
     file.bytes ? formatBytes(file.bytes) : "",
@@ -259,17 +259,17 @@ function tile(file, k) {
     .join(" · ");
   return h(
     "figure",
-    { class: kept ? "keep" : "move", "data-k": k },
+    { class: keep ? "keep" : "move", "data-k": k },
     h(
       "button.flip",
       {
-        "aria-pressed": String(kept),
+        "aria-pressed": String(keep),
         disabled: !canWrite(),
-        "aria-label": `${kept ? "Keep" : "Move"} ${file.columns.path}`,
+        "aria-label": `${keep ? "Keep" : "Move"} ${file.columns.path}`,
         onclick: () => toggleKeep(k),
       },
       h("img", { src: api.thumbUrl(file.thumb, 1024), alt: "", "--mean": file.color }),
-      h("span.tag", h("b", String(k + 1)), kept ? " KEEP" : " move"),
+      h("span.tag", h("b", String(k + 1)), keep ? " KEEP" : " move"),
     ),
     h("figcaption", h("bdi", file.columns.path), h("small", facts)),
   );
@@ -292,14 +292,14 @@ const acceptGroup = withErrorToast(async () => {
   const move = one.files.filter((file) => !view.keep.has(file.id)).map((file) => file.id);
   if (!move.length) return dismissGroup();
   const batch = await api.send("duplicates/move", { groups: [{ id: one.id, move }] });
-  view.undo.push({ kind: "move", batch: batch.id });
+  view.undo.push({ kind: "move", batch: batch.id, number: view.number });
   toast(`Moved ${plural(batch.files ?? move.length, "file")} to ${batch.folder}${notMoved(batch)}.`);
   await refresh();
 });
 
 const dismissGroup = withErrorToast(async () => {
   await api.send("duplicates/dismiss", { group: view.one.id });
-  view.undo.push({ kind: "apart", group: view.one.id });
+  view.undo.push({ kind: "apart", group: view.one.id, number: view.number });
   toast("Remembered: these are not duplicates.");
   await refresh();
 });
@@ -318,6 +318,7 @@ const undo = withErrorToast(async () => {
     throw error;
   }
   toast(last.kind === "apart" ? "Undone." : `Moved back${notMoved(answer)}.`);
+  replaceUrl(urlFor({ ...readUrl(), g: last.number })); // the group is in its place again
   await refresh();
 });
 

@@ -16,6 +16,13 @@ export function leave() {
 }
 
 const round = (v) => (typeof v === "number" ? v.toFixed(3) : "–");
+/** The figure that a run is judged by: on the test images once they were measured, else on the validation images. */
+function figure(run) {
+  const trained = run.measured.find((one) => one.name === "trained");
+  if (trained) return { value: trained.value, where: `${run.metric}, ${run.side || "test"}` };
+  const value = run.best ?? run.last;
+  return { value, where: typeof value === "number" ? `${run.metric}, validation` : "" };
+}
 const running = (answer) => (answer.runs ?? [answer]).some((run) => run.state === "running");
 
 /** Tabs for screens without an entry in the header. @param {string} here */
@@ -68,7 +75,7 @@ function runRow(run) {
     { class: `run ${run.state}` },
     h("h2", h("a", { href: urlFor({ screen: "runs", rest: run.name }) }, h("bdi", run.name))),
     sparkline(run.curve ?? []),
-    h("b", { title: run.metric ?? "" }, round(run.best ?? run.last)),
+    h("span.figure", h("b", round(figure(run).value)), h("small", figure(run).where)),
     h("span.state", state),
     h("small", [run.method, formatTime(run.created)].filter(Boolean).join(" · ")),
     reportLink(run),

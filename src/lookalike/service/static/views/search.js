@@ -68,12 +68,18 @@ export function leave() {
 /** Close the crop frame; whether it was open. */
 export const onEscape = () => Boolean(resultsView?.leaveCrop());
 
+/** Arrow keys move into the images when nothing is focused, as right after a search. @param {KeyboardEvent} event */
+export function key(event) {
+  if (!["ArrowRight", "ArrowLeft", "ArrowDown"].includes(event.key)) return false;
+  if (document.activeElement !== document.body && document.activeElement !== view.main) return false;
+  const links = [...view.main.querySelectorAll("a.shot")];
+  const visible = links.find((link) => link.getBoundingClientRect().top >= 0);
+  if (visible instanceof HTMLElement) visible.focus();
+  return Boolean(visible);
+}
+
 /** Search by a file. @param {File} file */
 export async function searchByFile(file) {
-  const limit = getState("info")?.limits.upload ?? 2e7;
-  if (file.size > limit) {
-    return toast(`This image has ${Math.round(file.size / 1e6)} MB; the limit is ${Math.round(limit / 1e6)} MB.`);
-  }
   try {
     await loadResultModules();
   } catch (error) {
@@ -98,9 +104,14 @@ export async function searchByFile(file) {
 }
 
 async function upload(file, state) {
+  const limit = getState("info")?.limits.upload ?? 2e7;
+  const sizes = [file.size, limit].map((size) => `${Math.round(size / 1e6)} MB`);
   const answer = await load(
     state,
-    (signal) => api.upload(searchPath({ ...state, q: "" }, PAGE), file, signal),
+    async (signal) => {
+      if (file.size > limit) throw new api.ApiError(`This image has ${sizes[0]}; the limit is ${sizes[1]}.`, 413);
+      return api.upload(searchPath({ ...state, q: "" }, PAGE), file, signal);
+    },
     () => upload(file, state),
   );
   if (!answer) return;
@@ -120,15 +131,15 @@ async function upload(file, state) {
  * nothing, or only a small copy to crop from.
  */
 export function fetchAnswer(state, k, signal) {
-  const held = localImages.get(state.q);
-  const kept = state.q.startsWith("u.");
+  const local = localImages.get(state.q);
+  const stored = state.q.startsWith("u.");
   return api.get(
     searchPath(state, k),
     signal,
-    held && (state.box || !kept)
+    local && (state.box || !stored)
       ? async () => {
-          const answer = await api.upload(`${searchPath({ ...state, q: "" }, k)}&keep=false`, held.file, signal);
-          if (kept) answer.query.id = state.q;
+          const answer = await api.upload(`${searchPath({ ...state, q: "" }, k)}&keep=false`, local.file, signal);
+          if (stored) answer.query.id = state.q;
           return answer;
         }
       : undefined,

@@ -1,0 +1,168 @@
+"""Tables, lists and shards that are damaged, odd or made to harm: one clear line each, in bounded time and memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from lookalike.core.errors import LookalikeError
+from lookalike.data.readers import read_table
+
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(np.array([0, 5], np.int32)), pa.py_buffer(b"a.jp\xff")]
+)
+ODD: dict[str, Any] = {
+    "struct": pa.array([{"x": 1}]),
+    "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+    "list": pa.array([["x", "y"]]),
+    "fixed": pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
+    "not UTF-8": NOT_UTF8,
+}
+
+
+@pytest.fixture(autouse=True)
+def _image(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), "red").save(tmp_path / "a.jpg")
+
+
+def refused(path: Path, *words: str) -> None:
+    start = time.process_time()
+    with pytest.raises(LookalikeError) as caught:
+        read_table(path)
+    assert time.process_time() - start < 10
+    message = str(caught.value)
+    assert len(message) < 1000 and "\n" not in message
+    for word in words:
+        assert word in message
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("column", ["path", "split", "domain", "coarse", "official_split", "is_query", "x_1"])
+def test_columns_of_an_odd_type_are_named(tmp_path: Path, column: str, kind: str) -> None:
+    columns = {"path": pa.array(["a.jpg"]), column: ODD[kind]}
+    if column == "x_1":
+        columns |= {name: pa.array([5]) for name in ("y_1", "x_2", "y_2")}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    refused(tmp_path / "t.parquet", "UTF8" if kind == "not UTF-8" else f"olumn `{column}`")
+
+
+def test_a_box_at_infinity(tmp_path: Path) -> None:
+    corners = {name: [float("inf")] for name in ("x_1", "y_1", "x_2", "y_2")}
+    pq.write_table(pa.table({"path": ["a.jpg"], **corners}), tmp_path / "t.parquet")
+    refused(tmp_path / "t.parquet", "`x_1`", "numbers of pixels")
+
+
+def test_texts_that_are_not_utf8_in_any_column(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"path": pa.array(["a.jpg"]), "artist": NOT_UTF8}), tmp_path / "t.parquet")
+    refused(tmp_path / "t.parquet", "UTF8")
+    (tmp_path / "list.txt").write_bytes(b"a.jpg \xff\xfe\n")
+    refused(tmp_path / "list.txt", "`label`")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv", "tar"])
+def test_twenty_thousand_columns(tmp_path: Path, kind: str) -> None:
+    path, extra = tmp_path / f"wide.{kind}", {f"c{i}": 1 for i in range(20_000)}
+    if kind == "parquet":
+        pq.write_table(pa.table({"path": ["a.jpg"], **{name: [1] for name in extra}}), path)
+    elif kind == "csv":
+        path.write_text(",".join(["path", *extra]) + "\n" + ",".join(["a.jpg", *["1"] * len(extra)]) + "\n")
+    else:
+        make_tar(path, {"a.jpg": (tmp_path / "a.jpg").read_bytes(), "a.json": json.dumps(extra).encode()})
+    refused(path, "columns; at most 1,000")
+
+
+def make_tar(path: Path, files: dict[str, bytes], change: Callable[[bytearray], None] | None = None) -> Path:
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    if change is not None:
+        data = bytearray(path.read_bytes())
+        change(data)
+        total = sum(data[:148]) + sum(data[156:512]) + 8 * 32
+        data[148:156] = b"%06o\0 " % total
+        path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize("size", [-512, -(2**40), 2**60, 2**63, 2**70])
+@pytest.mark.parametrize("name", ["a.jpg", "a.json"])
+def test_impossible_sizes_in_a_tar_header(tmp_path: Path, size: int, name: str) -> None:
+    def change(data: bytearray) -> None:
+        data[124:136] = (size % (1 << 96)).to_bytes(12, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
+
+    path = make_tar(tmp_path / "t.tar", {name: b"{}" * 300, "b.jpg": (tmp_path / "a.jpg").read_bytes()}, change)
+    refused(path, "t.tar")
+
+
+@pytest.mark.parametrize("content", [b"[" * 200_000, b'{"a":' * 100_000, b'{"a":' + b"9" * 100_000 + b"}", b"{"])
+def test_depth_bombs_and_damaged_json_beside_an_image(tmp_path: Path, content: bytes) -> None:
+    path = make_tar(tmp_path / "t.tar", {"a.jpg": (tmp_path / "a.jpg").read_bytes(), "a.json": content})
+    refused(path, "a.json", "JSON")
+
+
+def test_a_huge_file_beside_an_image_is_not_read(tmp_path: Path) -> None:
+    image = (tmp_path / "a.jpg").read_bytes()
+    refused(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.txt": bytes(17_000_000)}), "larger than 16.0 MB")
+
+
+def test_odd_values_beside_an_image_are_kept_as_text(tmp_path: Path) -> None:
+    image = (tmp_path / "a.jpg").read_bytes()
+    facts = b'{"label":"\\ud800","number":' + b"9" * 30 + b"}"
+    table = read_table(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.json": facts}))
+    assert table.column("number").tolist() == ["9" * 30] and len(table.labels()[1]) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="paths have other limits")
+def test_paths_that_the_system_cannot_open_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here = Path.cwd()
+    try:
+        os.chdir(tmp_path)
+        for _ in range(20):  # 5,000 bytes, of which each part is short enough
+            os.mkdir("d" * 250)  # noqa: PTH102
+            os.chdir("d" * 250)
+        Path("deep.jpg").write_bytes(b"x")
+    finally:
+        os.chdir(here)
+    table = read_table(tmp_path)
+    assert len(table) == 1 and table.notes["skipped"]["path too long"] == 1
+    assert "1 file or folder was left out: the path is longer than the system can open." in capsys.readouterr().err
+
+
+def test_raw_and_video_files_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.cr2", "b.NEF", "c.mp4", "d.heic"):
+        (tmp_path / name).write_bytes(b"x")
+    assert len(read_table(tmp_path)) >= 1
+    written = capsys.readouterr().err
+    assert "not read: 2 RAW, 1 video." in written
+    assert "heif" not in written or "`pip install 'lookalike[heif]'`" in written
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_pipe_is_no_table(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "t.csv")
+    refused(tmp_path / "t.csv", "pipe, socket or device")
+
+
+def test_paths_that_are_numbers_or_missing(tmp_path: Path) -> None:
+    for values in ([float("nan")], [None], [1.5, None]):
+        pq.write_table(pa.table({"path": pa.array(values, pa.float64())}), tmp_path / "t.parquet")
+        refused(tmp_path / "t.parquet", "without a path")
+
+
+def test_endless_names_are_cut_in_the_message(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("x," * 20_000 + "1.jpg a\n")
+    refused(tmp_path / "list.txt", "are not there")

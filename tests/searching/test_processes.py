@@ -1,0 +1,86 @@
+"""Several processes on one index at once: a notebook, `search`, `serve` and `index`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError
+from lookalike.searching import Index, index
+from lookalike.store import Condition
+from tests import helpers
+
+WORDS = [sys.executable, "-m", "lookalike"]
+
+
+def test_a_notebook_search_serve_and_index_at_once(tmp_path: Path, model: Path, home: Path) -> None:
+    """Nobody waits for anybody, and the next call of every reader sees what `index` has stored."""
+    images, place = helpers.make_images(tmp_path / "images"), tmp_path / "index"
+    index(folder=images, model=model, index=place, progress=False)
+    env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
+    pipe = subprocess.PIPE
+    serve = subprocess.Popen(
+        [*WORDS, "serve", str(place), "--port", "0"], env=env, cwd=tmp_path, stderr=pipe, text=True
+    )
+    try:
+        assert serve.stderr is not None
+        line = next(line for line in serve.stderr if "http://127.0.0.1" in line)
+        address = re.findall(r"http://127.0.0.1:\d+", line)[0]
+
+        def served() -> int:
+            with urllib.request.urlopen(
+                f"{address}/api/v1/search?like=images/class-00/0.jpg&k=3", timeout=20
+            ) as response:
+                answer = json.loads(response.read())
+            assert answer["hits"]
+            return int(answer["images"])
+
+        helpers.make_images(tmp_path / "images", classes=6, images=12)
+        command = [*WORDS, "index", str(images), "--index", str(place), "-q"]
+        updating = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=pipe, text=True)
+        command = [*WORDS, "search", str(images / "class-01" / "1.jpg"), "--index", str(place), "--json"]
+        searching = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, text=True)
+        counts = []
+        with Index.open(place) as notebook:
+            [record] = notebook.store.get(["images/class-00/0.jpg"], vectors=True)
+            assert record is not None and record.vector is not None
+            while updating.poll() is None:
+                counts.append(notebook.store.count())
+                assert notebook.store.query(record.vector, 1)[0].id == "images/class-00/0.jpg" and served() >= 24
+                time.sleep(0.05)
+            assert updating.returncode == 0, updating.stderr and updating.stderr.read()
+            assert notebook.store.count() == served() == 72, "the next call of every reader sees it"
+        assert counts == sorted(counts) and counts[0] == 24 and len(counts) > 1
+        assert json.loads(searching.communicate(timeout=60)[0])["hits"][0]["columns"]["path"] == "class-01/1.jpg"
+    finally:
+        serve.terminate()
+        serve.wait(timeout=30)
+
+
+def test_query_many_finds_what_single_searches_find(made: tuple[Path, Path]) -> None:
+    with Index.open(made[1]) as opened:
+        records = [record for part in opened.store.scan(vectors=True) for record in part]
+        vectors = np.stack([record.vector for record in records if record.vector is not None])
+        near = opened.query_many(7 * vectors, k=5)
+        assert near.rows.shape == near.scores.shape == (61, 5)
+        assert (np.diff(near.scores, axis=1) <= 0).all() and np.allclose(near.scores[:, 0], 1, atol=1e-5)
+        for line, vector in zip(near.rows, vectors, strict=True):
+            expected = [hit.id for hit in opened.store.query(vector, 5)]
+            assert [record.id for record in opened.store.records(line) if record] == expected
+        truth = -np.sort(-(vectors @ vectors.T), axis=1)[:, :5]
+        np.testing.assert_allclose(opened.query_many(vectors, k=5, exact=True).scores, truth, atol=1e-5)
+        some = opened.query_many(vectors[:3], k=20, filters="label=class-02")
+        labels = {record.payload["label"] for record in opened.store.records(some.rows[some.rows >= 0]) if record}
+        assert labels == {"class-02"} and (some.rows[:, 12:] == -1).all() and np.isneginf(some.scores[:, 12:]).all()
+        assert opened.store.count([Condition("label", ("class-02",))]) == 12
+        with pytest.raises(LookalikeError, match="not a column"):
+            opened.query_many(vectors[:1], filters="nothing=1")

@@ -1,0 +1,57 @@
+"""`verify` finds a flipped bit in every file of a run or a model that is read back."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import lookalike as la
+from lookalike.models import Embedder
+from tests.helpers import make_images
+
+
+def flip(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 0x20
+    file.write_bytes(data)
+
+
+def test_a_model(tmp_path: Path, model: Path) -> None:
+    copy = Path(shutil.copytree(model, tmp_path / "model"))
+    assert str(la.verify(index=copy)) == "The model model is whole."
+    flip(copy / "model.safetensors")
+    with pytest.raises(la.LookalikeError, match=r"model.safetensors` is incomplete or was changed"):
+        la.verify(index=copy)
+
+
+def test_a_model_with_the_weights_of_another(tmp_path: Path, models: Path) -> None:
+    from lookalike.core.files import checksum, read_json, write_json
+
+    copy = Path(shutil.copytree(models / "first", tmp_path / "model"))
+    other = Embedder.from_pretrained(models / "first")
+    next(other.backbone.parameters()).data.add_(1)
+    other.save_pretrained(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / "model.safetensors", copy)
+    config = read_json(copy / "config.json")
+    write_json(copy / "config.json", {**config, "checksum": checksum(copy / "model.safetensors")})
+    with pytest.raises(la.LookalikeError, match="not those that it was saved with"):
+        la.verify(index=copy)
+
+
+def test_a_run(tmp_path: Path, model: Path, home: Path) -> None:
+    birds = make_images(tmp_path / "birds", classes=4, images=4)
+    run = la.train(data=birds, model=model, out=tmp_path / "run", steps=2)
+    assert str(la.verify(index=tmp_path / "run")) == "The run run is whole."
+    files = [*run.checkpoints.glob("*.pt"), run.model / "model.safetensors"]  # type: ignore[union-attr]
+    assert len(files) >= 2
+    for file in files:
+        whole = file.read_bytes()
+        flip(file)
+        with pytest.raises(la.LookalikeError, match="damaged"):
+            la.verify(index=tmp_path / "run")
+        file.write_bytes(whole)
+    (tmp_path / "run" / "result.json").write_text("{")
+    with pytest.raises(la.LookalikeError, match=r"result.json` is damaged"):
+        la.verify(index=tmp_path / "run")

@@ -1,0 +1,176 @@
+"""What only the store on PostgreSQL does; the rest is in test_common.py."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.locks import Locked
+from lookalike.store import Condition, create_store, pgvector, remove_store
+from lookalike.store.pgvector import PgvectorStore, parse_address
+from tests import helpers
+
+DIM = 32
+
+
+@pytest.fixture
+def address(postgres_server: Any, tmp_path: Path) -> Iterator[str]:
+    yield postgres_server.address
+    helpers.forget_stores(tmp_path)
+
+
+def clusters(count: int, size: int, noise: float = 0.4, dim: int = DIM) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    centers = rng.normal(size=(count, dim))
+    return (np.repeat(centers, size, axis=0) + noise * rng.normal(size=(count * size, dim))).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("postgresql://localhost/images", "postgresql://localhost:5432/images"),
+        ("postgresql://shop@[::1]:7000/a%20b?sslmode=require", "postgresql://shop@[::1]:7000/a%20b?sslmode=require"),
+        ("postgresql:///images?host=/run/postgresql", "postgresql:///images?host=%2Frun%2Fpostgresql"),
+    ],
+)
+def test_addresses(text: str, address: str) -> None:
+    assert parse_address(text) == address == parse_address(address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://",
+        "postgresql://host",
+        "postgresql://host:port/x",
+        "mysql://host/x",
+        "postgresql://h/x?options=-cx",
+    ],
+)
+def test_wrong_addresses_are_refused(text: str) -> None:
+    with pytest.raises(LookalikeError, match="is not the address"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("text", ["postgresql://me:hunter2@host/x", "postgresql://host/x?password=hunter2"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(LookalikeError, match="must not contain a password") as refused:
+        parse_address(text)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.needs("postgres")
+def test_filters_lose_no_neighbors_of_the_graph(address: str, tmp_path: Path) -> None:
+    """Also of queries whose own cluster is filtered out, at every selectivity."""
+    vectors = clusters(200, 30)
+    store = create_store(address, tmp_path / "store", DIM)
+    ids = [f"r/{i}" for i in range(len(vectors))]
+    store.upsert(ids, vectors, [{"cluster": str(i // 30), "rank": (i * 7919) % 6000} for i in range(len(vectors))])
+    facts = store.build()
+    assert facts["ef"] and facts["recall"] >= 0.99
+    rng = np.random.default_rng(4)
+    queries = vectors[::60] + 0.2 * rng.normal(size=(100, DIM)).astype(np.float32)
+    own = np.arange(0, 6000, 60) // 30
+    for last in (0, 19, 99, 189, 199):
+        for where in ([], [Condition("cluster", high=str(last))], [Condition("rank", high=str(30 * last))]):
+            truth, near = (store.search(queries, 10, where=where, exact=exact) for exact in (True, False))
+            hits = np.array([np.isin(t, n).mean() for t, n in zip(truth.rows, near.rows, strict=True)])
+            for group in (own <= last, own > last):
+                assert not group.any() or hits[group].mean() >= 0.97, (last, where)
+            assert ((near.rows >= 0) == (truth.rows >= 0)).all()
+    store.close()
+
+
+@pytest.mark.needs("postgres")
+def test_rows_written_after_the_build_are_found(address: str, tmp_path: Path) -> None:
+    vectors = clusters(200, 30)
+    store = create_store(address, tmp_path / "store", DIM)
+    store.upsert([f"r/{i}" for i in range(6000)], vectors, [{}] * 6000)
+    store.build()
+    later = clusters(1, 50, dim=DIM) * -1
+    store.upsert([f"later/{i}" for i in range(50)], later, [{}] * 50)
+    assert store.query(later[7], 1)[0].id == "later/7"
+    store.delete(["later/7"])
+    assert store.query(later[7], 1)[0].id != "later/7"
+    store.close()
+
+
+@pytest.mark.needs("postgres")
+def test_dimensions_beyond_the_graph_of_float32(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 500)
+    vectors = clusters(25, 20, dim=2048)
+    store = create_store(address, tmp_path / "store", 2048)
+    store.upsert([f"r/{i}" for i in range(500)], vectors, [{}] * 500)
+    facts = store.build()
+    assert facts["ef"] and facts["recall"] >= 0.97
+    hits = store.query(vectors[123], 3)
+    assert hits[0].id == "r/123" and hits[0].score == pytest.approx(1, abs=1e-6)
+    store.close()
+
+
+@pytest.mark.needs("postgres")
+def test_a_killed_server_loses_nothing_acknowledged(postgres_server: Any, address: str, tmp_path: Path) -> None:
+    store = create_store(address, tmp_path / "store", DIM)
+    vectors, written = clusters(40, 10), 0
+    timer = threading.Timer(0.3, postgres_server.kill)
+    timer.start()
+    with pytest.raises(Unavailable, match="does not answer") as lost:
+        while True:
+            ids = [f"r/{written}/{i}" for i in range(10)]
+            store.upsert(ids, vectors[written % 40 * 10 :][:10], [{"batch": str(written)}] * 10)
+            written += 1
+    timer.join()
+    assert str(postgres_server.port) in str(lost.value)
+    with pytest.raises(Unavailable):
+        store.count()
+    postgres_server.start()
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        try:
+            count = store.count()
+            break
+        except Unavailable:  # it recovers from its log
+            time.sleep(0.1)
+    assert written > 2 and count in (10 * written, 10 * written + 10)
+    assert store.count([Condition("batch", (str(written - 1),))]) == 10
+    store.close()
+
+
+@pytest.mark.needs("postgres")
+def test_a_writer_on_another_machine_is_noticed(address: str, tmp_path: Path) -> None:
+    place, copy = tmp_path / "store", tmp_path / "copy"
+    store = create_store(address, place, DIM)
+    copy.mkdir()
+    (copy / "store.json").write_bytes((place / "store.json").read_bytes())
+    with pytest.raises(Locked, match="another machine"):
+        PgvectorStore.open(str(copy), write=True)
+    PgvectorStore.open(str(copy)).close()
+    store.close()
+    PgvectorStore.open(str(copy), write=True).close()
+
+
+@pytest.mark.needs("postgres")
+def test_a_wrong_password_is_one_line_without_secrets(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    with pytest.raises(Unavailable, match="password authentication failed") as refused:
+        create_store(address, tmp_path / "store", DIM)
+    assert "hunter2" not in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.needs("postgres")
+def test_tables_that_are_gone(postgres_server: Any, address: str, tmp_path: Path) -> None:
+    create_store(address, tmp_path / "store", DIM).close()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "store.json").write_bytes((tmp_path / "store" / "store.json").read_bytes())
+    remove_store(tmp_path / "copy")
+    with pytest.raises(LookalikeError, match="no longer at"):
+        PgvectorStore.open(str(tmp_path / "store"))

@@ -1,0 +1,121 @@
+"""Serve an index to the clients of a reverse proxy, which need a key."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tests.helpers import Answer, make_images, until
+from tests.walks.terminal import Terminal, check
+
+NAME = "photos.example"
+
+
+@contextmanager
+def reverse_proxy(port: int, name: str = NAME) -> Iterator[int]:
+    """Forward requests as nginx does, with the name and the address the client used; gives the proxy's port."""
+
+    class Forward(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.forward(None)
+
+        def do_POST(self) -> None:
+            self.forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+        def forward(self, body: bytes | None) -> None:
+            headers = {key: value for key, value in self.headers.items() if key.lower() not in ("host", "connection")}
+            headers |= {"Host": name, "X-Forwarded-For": "203.0.113.7", "X-Forwarded-Proto": "https"}
+            upstream = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            upstream.request(self.command, self.path, body, headers)
+            answer = upstream.getresponse()
+            data = answer.read()
+            self.send_response(answer.status)
+            for key in ("Content-Type", "WWW-Authenticate"):
+                if answer.headers[key]:
+                    self.send_header(key, answer.headers[key])
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+
+
+def ask(port: int, path: str, key: str = "", image: Path | None = None) -> tuple[int, Any]:
+    """Send a request, with an image as form field if there is one; status and JSON of the answer."""
+    headers, body = ({"Authorization": f"Bearer {key}"} if key else {}), None
+    if image is not None:
+        form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="q.jpg"\r\n\r\n'
+        body = form + image.read_bytes() + b"\r\n--x--\r\n"
+        headers |= {"Content-Type": "multipart/form-data; boundary=x", "X-Lookalike": "1"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("POST" if body else "GET", path, body, headers)
+    answer = connection.getresponse()
+    return answer.status, json.loads(answer.read())
+
+
+def test_serve_behind_a_proxy(terminal: Terminal, tmp_path: Path, home: Path) -> None:
+    folder = make_images(tmp_path / "photos", classes=4, images=4)
+    terminal(
+        "lookalike index photos",
+        """
+        Images     16 new ({} s, {}/s)
+        Index      photos-…: 16 images, model … (efficientnet_lite0)
+        Scores     similarities without probabilities: only {} pairs of the same thing are known; 200 are needed …
+        Search     lookalike search IMAGE --index photos-…
+        """,
+    )
+    key = terminal("lookalike keys new shop", "lk_…\nCopy it now; it is not shown again. It may read.").out.split()[0]
+    terminal(
+        "lookalike keys new shop",
+        "! There is already a key of this name: choose another, or revoke that one.",
+        code=2,
+    )
+    command = ["serve", "photos", "--port", "0", "--keys", "--host-names", NAME, "--proxy", "127.0.0.1"]
+    printed = tmp_path / "stderr.txt"
+    with printed.open("w") as stderr:
+        process = subprocess.Popen([sys.executable, "-m", "lookalike", *command], stderr=stderr)
+    try:
+        until(lambda: "needs one" in printed.read_text(encoding="utf-8"))
+        lines = printed.read_text(encoding="utf-8")
+        check(
+            "lookalike serve photos …",
+            """
+            ! Serving   http://127.0.0.1:{}  (stop with Ctrl-C)
+            ! Index     photos-…: 16 images, model … (efficientnet_lite0)
+            ! Keys      1; every client needs one
+            """,
+            Answer(0, "", lines),
+        )
+        port = int(lines.splitlines()[0].split("  (")[0].rsplit(":", 1)[1])
+        with reverse_proxy(port) as proxy:
+            image = folder / "class-02" / "1.jpg"
+            until(lambda: ask(proxy, "/health")[0] == 200)  # 503 while the model loads
+            status, refusal = ask(proxy, "/api/v1/search?k=3", image=image)
+            assert status == 401 and "key" in json.dumps(refusal)
+            status, answer = ask(proxy, "/api/v1/search?k=3", key, image)
+            assert status == 200 and len(answer["hits"]) == 3
+            assert answer["hits"][0]["identical"] and answer["hits"][0]["columns"]["path"] == "class-02/1.jpg"
+        with reverse_proxy(port, "elsewhere.example") as proxy:
+            assert ask(proxy, "/api/v1/info", key)[0] in (400, 403, 421), "a name the server was not told of"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+        rest = printed.read_text(encoding="utf-8").removeprefix(lines).splitlines()
+        assert len(rest) == 1 and rest[0].startswith("Stopped.")
+    finally:
+        process.kill()
+        process.wait()
