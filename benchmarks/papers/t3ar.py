@@ -25,7 +25,11 @@ from benchmarks.papers.t3ar_runs import Cell, run_cells
 from lookalike.core.settings import merge
 
 PAPER = "t3ar"
-SEEDS = (0, 1, 2)
+CHOICE = (0,)
+"""The seed by which the defaults of `adapt` were chosen; it judges nothing."""
+SEEDS = (1, 2, 3)
+QUESTION_SEEDS = (*SEEDS, 4, 5)
+"""Of the user's questions, which are to be answered rather than left open."""
 SUBSETS = 2
 """Subsets of 1 % for every seed; those of different seeds differ."""
 FRACTIONS = (0.01, 0.1, 1.0)
@@ -135,12 +139,13 @@ def _compared(
     *,
     every: bool = False,
     adapting: Sequence[str] = (),
+    seeds: tuple[int, ...] = SEEDS,
 ) -> ClaimOutcome:
     """Each of `after` against `before`, as a mean over the shifts and on each; the first decides, by the mean or on
     `every` shift. Those of `adapting` must gain over the source model for a verdict."""
     shifts, _ = _shifts(context)
     cells = {method: _cells(context, method) for method in (before, *after)}
-    results = _run(context, [cell for part in cells.values() for cell in part], SEEDS)
+    results = _run(context, [cell for part in cells.values() for cell in part], seeds)
     figures, notes = {}, []
     for method in after:
         over_all = _gap(results, cells[before], cells[method])
@@ -154,7 +159,7 @@ def _compared(
     if every:
         gaps = [_gap(results, [a], [b]) for a, b in zip(cells[before], cells[after[0]], strict=True)]
         verdict = worst(*(more(one_of_several(gap, len(gaps)), expected) for gap in gaps))
-    source = _over_source(context, {NAMES[method]: cells[method] for method in adapting})
+    source = _over_source(context, {NAMES[method]: cells[method] for method in adapting}, seeds)
     return _outcome(verdict, "; ".join(notes), results, differences=figures, source=source)
 
 
@@ -168,11 +173,11 @@ NAMES = {
 
 
 def better_than_source(context: ClaimContext) -> ClaimOutcome:
-    return _compared(context, "source", ("with", "without", "shot", "bn"), 2.0)
+    return _compared(context, "source", ("with", "without", "shot", "bn"), 2.0, seeds=QUESTION_SEEDS)
 
 
 def better_than_shot(context: ClaimContext) -> ClaimOutcome:
-    return _compared(context, "shot", ("with", "without"), 2.0, adapting=("shot",))
+    return _compared(context, "shot", ("with", "without"), 2.0, adapting=("shot",), seeds=QUESTION_SEEDS)
 
 
 def retrieval_helps(context: ClaimContext) -> ClaimOutcome:
@@ -187,7 +192,7 @@ def fresh_keys(context: ClaimContext) -> ClaimOutcome:
         for bank, over in BANKS.items()
     }
     source = _cells(context, "source")
-    results = _run(context, [*source, *(cell for part in cells.values() for cell in part)], SEEDS[:1])
+    results = _run(context, [*source, *(cell for part in cells.values() for cell in part)], CHOICE)
 
     def values(part: list[Cell]) -> list[float]:
         return [results.values(cell, "accuracy")[0] for cell in part]
@@ -198,7 +203,7 @@ def fresh_keys(context: ClaimContext) -> ClaimOutcome:
         f"{bank} {' / '.join(f'{value:+.1f}' for value in gain.by_seed)}" for bank, gain in gains.items()
     )
     figures = {bank: gain.to_json() for bank, gain in gains.items()}
-    default = _over_source(context, {"momentum encoder": cells["momentum encoder"]}, SEEDS[:1])
+    default = _over_source(context, {"momentum encoder": cells["momentum encoder"]}, CHOICE)
     return _outcome(more(gap, 2.0), note, results, gains=figures, difference=gap.to_json(), source=default)
 
 
@@ -413,13 +418,14 @@ def _claim(
 TEST = (
     "PACS, photo to art, cartoon and sketch at 96 px, the defaults of `adapt`, 3 seeds, accuracy on all of the target"
 )
+ASKED = f"{TEST.replace('3 seeds', '5 seeds')}; the defaults were chosen on another seed"
 CUB = (
     "CUB, official split, 96 px, lower stages cached, 300 steps, 3 seeds; the contrast weighs 0.1; pool, "
     "tinyimagenet100 and cars as the pool"
 )
 CLAIMS = [
-    _claim("1-better-than-source", "T3AR is better than the source model.", "Table 8", TEST, better_than_source),
-    _claim("2-better-than-shot", "T3AR is better than SHOT.", "Table 8", TEST, better_than_shot),
+    _claim("1-better-than-source", "T3AR is better than the source model.", "Table 8", ASKED, better_than_source),
+    _claim("2-better-than-shot", "T3AR is better than SHOT.", "Table 8", ASKED, better_than_shot),
     _claim(
         "3-fresh-keys",
         "Keys of the current batch beat a bank as it was before the batch (not in the paper: a reading of A.2).",
