@@ -161,7 +161,7 @@ def disk(times: int) -> dict[str, Any]:
 
 def fill_up(base: str, times: str) -> None:
     """What `disk` does in a namespace of its own, where anybody may mount."""
-    found_all: dict[str, Any] = {}
+    by_store: dict[str, Any] = {}
     small, count = Path(base) / "small", 160
     small.mkdir()
     folder = small_images(Path(base) / "images", count)
@@ -187,10 +187,10 @@ def fill_up(base: str, times: str) -> None:
             unfinished += code != 0 or len(set(rows(place))) != count
             shutil.rmtree(place)
         subprocess.run(["umount", str(small)], check=True)
-        found_all[store] = {"times": int(times), **ends, "lost": lost, "twice": twice, "unfinished": unfinished}
-        print(f"{store}: {found_all[store]}", flush=True)
-    good = not any(f["lost"] + f["twice"] + f["unfinished"] for f in found_all.values())
-    print(json.dumps({"ok": good, **found_all}))
+        by_store[store] = {"times": int(times), **ends, "lost": lost, "twice": twice, "unfinished": unfinished}
+        print(f"{store}: {by_store[store]}", flush=True)
+    good = not any(f["lost"] + f["twice"] + f["unfinished"] for f in by_store.values())
+    print(json.dumps({"ok": good, **by_store}))
 
 
 def fill(ballast: Path) -> None:

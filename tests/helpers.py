@@ -86,8 +86,8 @@ def apart(
     meanwhile: Callable[[BaseProcess], object] = lambda process: None,
 ) -> Answer:
     """`function(*arguments)` in a process of its own; a killed one has a code below 0."""
-    with tempfile.TemporaryDirectory(prefix="lookalike-apart-") as room:
-        process = _copied(_in_there, room, dict(os.environ), Path.cwd(), function, arguments)
+    with tempfile.TemporaryDirectory(prefix="lookalike-apart-") as outputs:
+        process = _copied(_in_there, outputs, dict(os.environ), Path.cwd(), function, arguments)
         try:
             meanwhile(process)
             process.join(900)
@@ -95,7 +95,7 @@ def apart(
         finally:
             process.kill()
             process.join()
-        out, err = ((Path(room) / name).read_text() for name in ("out", "err"))
+        out, err = ((Path(outputs) / name).read_text() for name in ("out", "err"))
     assert process.exitcode is not None
     return Answer(process.exitcode, out, err)
 
@@ -151,10 +151,10 @@ def _child(reading: Connection, around: dict[str, str], place: Path, folder: str
 
 
 def _in_there(
-    room: str, around: dict[str, str], place: Path, function: Callable[..., object], arguments: tuple[object, ...]
+    outputs: str, around: dict[str, str], place: Path, function: Callable[..., object], arguments: tuple[object, ...]
 ) -> None:
     for number, name in ((1, "out"), (2, "err")):
-        os.dup2(os.open(Path(room) / name, os.O_WRONLY | os.O_CREAT), number)
+        os.dup2(os.open(Path(outputs) / name, os.O_WRONLY | os.O_CREAT), number)
     os.environ.clear()
     os.environ.update(around)
     os.chdir(place)

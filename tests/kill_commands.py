@@ -415,7 +415,7 @@ def step(place: Path, act: Callable[[], object], strike: int | None = None) -> t
         answer.write_text(json.dumps([changes, error]))
         os._exit(0)
     deadline = time.monotonic() + 120
-    while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() > deadline:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -423,7 +423,7 @@ def step(place: Path, act: Callable[[], object], strike: int | None = None) -> t
         time.sleep(0.005)
     if answer.exists():
         return False, *json.loads(answer.read_text())
-    code = os.waitstatus_to_exitcode(found[1])
+    code = os.waitstatus_to_exitcode(ended[1])
     return code == -signal.SIGKILL and strike is not None, 0, "" if code == -signal.SIGKILL else f"it ended with {code}"
 
 

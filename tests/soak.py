@@ -79,10 +79,10 @@ class Client(threading.Thread):
 
     def request(self) -> tuple[str, str, str, bytes, dict[str, str]]:
         """What to ask next: its kind, method, address, body and headers."""
-        chance = self.rng.random()
-        if chance < 0.2:
+        draw = self.rng.random()
+        if draw < 0.2:
             return "bad", *self.rng.choice(bad_requests())
-        if chance < 0.3 and self.links:
+        if draw < 0.3 and self.links:
             return "link", "GET", f"/api/v1/search?k=10&q={self.rng.choice(self.links)}", b"", {}
         keep = str(self.rng.random() < 0.5).lower()
         return "good", "POST", f"/api/v1/search?k=10&keep={keep}", *_form(self.rng.choice(self.images))

@@ -69,7 +69,7 @@ def as_nobody(tmp_path: Path) -> Iterator[Callable[..., Any]]:
     yield call
 
 
-def test_files_of_another_user_are_one_sentence(
+def test_files_of_another_user_give_a_one_line_error(
     photos: Path, tmp_path: Path, as_nobody: Any, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.install(monkeypatch)
@@ -172,11 +172,11 @@ def test_images_replaced_while_they_are_indexed_are_right_after_the_next_run(
         la.index(folder=photos, model=model, index=tmp_path / "index", progress=False)
     la.index(folder=photos, model=model, index=tmp_path / "index", progress=False)
     with Index(tmp_path / "index") as index:
-        found = {r.payload["path"]: r.vector for part in index.store.scan(vectors=True) for r in part}
+        stored = {r.payload["path"]: r.vector for part in index.store.scan(vectors=True) for r in part}
     expected = {p.relative_to(photos).as_posix(): real(model, [model.crop(p)])[0] for p in paths[2:]}
-    assert found.keys() == expected.keys()
+    assert stored.keys() == expected.keys()
     for name, vector in expected.items():
-        assert abs(found[name] - vector).max() < 1e-6, name
+        assert abs(stored[name] - vector).max() < 1e-6, name
 
 
 def test_leftovers_are_cleaned_up_after_the_clock_was_set_back(

@@ -79,7 +79,7 @@ def test_what_is_deprecated_says_when_it_goes_and_goes() -> None:
         assert (int(result[1]), int(result[2])) > now, f"its time is over: {line}"
 
 
-def test_the_license_of_the_default_weights_is_stated_where_people_look() -> None:
+def test_the_license_of_the_default_weights_is_stated() -> None:
     for page in ("README.md", "docs/how-to/models.md", "docs/dependencies.md"):
         text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
         assert "no license" in text and "Apache" in text, page

@@ -36,7 +36,7 @@ SKIPPED = {"name": "c", "skip_reason": "its service did not answer"}
 
 
 @pytest.mark.parametrize(
-    ("packages", "code", "sentence"),
+    ("packages", "code", "message"),
     [
         ([GOOD, GOOD], 0, "2 of 2 packages audited, 0 not, 0 known holes"),
         ([GOOD, SKIPPED], 0, "1 of 2 packages audited, 1 not, 0 known holes"),
@@ -45,10 +45,10 @@ SKIPPED = {"name": "c", "skip_reason": "its service did not answer"}
     ],
 )
 def test_what_could_not_be_audited_is_counted(
-    audit: Any, packages: list[Any], code: int, sentence: str, capsys: pytest.CaptureFixture[str]
+    audit: Any, packages: list[Any], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert audit(*packages) == code
-    assert capsys.readouterr().out.strip() == f"pip-audit: {sentence}"
+    assert capsys.readouterr().out.strip() == f"pip-audit: {message}"
 
 
 def test_code_and_dependencies_are_audited_by_make_check() -> None:

@@ -21,11 +21,11 @@ def main() -> int:
         return 0
     skipped = [p for p in packages if "skip_reason" in p]
     holes = [(p["name"], p["version"], v["id"]) for p in packages for v in p.get("vulns", [])]
-    asked = len(packages) - len(skipped)
-    if packages and not asked:
+    audited = len(packages) - len(skipped)
+    if packages and not audited:
         print(f"pip-audit: not audited, its service answered for none of {len(packages)} packages")
         return 0
-    print(f"pip-audit: {asked} of {len(packages)} packages audited, {len(skipped)} not, {len(holes)} known holes")
+    print(f"pip-audit: {audited} of {len(packages)} packages audited, {len(skipped)} not, {len(holes)} known holes")
     for hole in holes:
         print("  " + " ".join(hole))
     return bool(holes)

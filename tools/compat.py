@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-KEPT = TOP / "tests" / "compat"
+FOLDER = TOP / "tests" / "compat"
 sys.path.insert(0, str(TOP))
 
 
@@ -77,7 +77,7 @@ def main() -> int:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
     for kind, folder in make(place).items():
-        target = KEPT / f"{kind}-{FORMAT_VERSIONS[kind]}"
+        target = FOLDER / f"{kind}-{FORMAT_VERSIONS[kind]}"
         if target.exists() and "--anew" not in sys.argv:
             continue
         shutil.rmtree(target, ignore_errors=True)

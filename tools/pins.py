@@ -34,8 +34,8 @@ def main() -> int:
         print(done.stderr, file=sys.stderr)
         return 1
     lines = re.sub(r"\+\w+$", "", done.stdout, flags=re.M).splitlines()
-    kept = [line for line in lines if not line.startswith(("nvidia-", "cuda-", "triton"))]  # torch's CUDA build
-    PINS.write_text(HEAD + "\n".join(kept) + "\n")
+    pinned = [line for line in lines if not line.startswith(("nvidia-", "cuda-", "triton"))]  # torch's CUDA build
+    PINS.write_text(HEAD + "\n".join(pinned) + "\n")
     return 0
 
 

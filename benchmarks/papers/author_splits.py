@@ -84,9 +84,9 @@ class _Checker:
     def __init__(self) -> None:
         self.seen = 0
 
-    def document(self, found: Any) -> dict[int, dict[str, Any]]:
+    def document(self, node: Any) -> dict[int, dict[str, Any]]:
         out: dict[int, dict[str, Any]] = {}
-        for number, split in self.mapping(found).items():
+        for number, split in self.mapping(node).items():
             if type(number) is not int or not 0 < number < 1000:
                 raise RefusedError(f"{repr(number)[:100]} as the number of a split")
             parts = self.mapping(split)
@@ -110,22 +110,22 @@ class _Checker:
             raise RefusedError("no splits")
         return out
 
-    def mapping(self, found: Any) -> dict[Any, Any]:
-        if not isinstance(found, dict):
-            raise RefusedError(f"a {type(found).__name__} where a dict should be")
-        self.count(len(found))
-        return found
+    def mapping(self, node: Any) -> dict[Any, Any]:
+        if not isinstance(node, dict):
+            raise RefusedError(f"a {type(node).__name__} where a dict should be")
+        self.count(len(node))
+        return node
 
-    def names(self, found: Any) -> list[str]:
-        if not isinstance(found, (list, tuple)):
-            raise RefusedError(f"a {type(found).__name__} where a list of names should be")
-        self.count(len(found))
-        return [self.text(name) for name in found]
+    def names(self, node: Any) -> list[str]:
+        if not isinstance(node, (list, tuple)):
+            raise RefusedError(f"a {type(node).__name__} where a list of names should be")
+        self.count(len(node))
+        return [self.text(name) for name in node]
 
-    def text(self, found: Any) -> str:
-        if not isinstance(found, str):
-            raise RefusedError(f"a {type(found).__name__} as a name")
-        return found
+    def text(self, node: Any) -> str:
+        if not isinstance(node, str):
+            raise RefusedError(f"a {type(node).__name__} as a name")
+        return node
 
     def count(self, more: int) -> None:
         self.seen += more

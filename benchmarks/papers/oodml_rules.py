@@ -31,8 +31,8 @@ def trained(rows: ags.Rows) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["method"] != FROZEN]
 
 
-def rounded(found: Mapping[str, float]) -> dict[str, float]:
-    return {key: round(float(value), 4) for key, value in found.items()}
+def rounded(figures: Mapping[str, float]) -> dict[str, float]:
+    return {key: round(float(value), 4) for key, value in figures.items()}
 
 
 def judge_sequence(fids: Sequence[float]) -> dict[str, Any]:
@@ -82,8 +82,8 @@ def judge_fall(rows: ags.Rows, method: str, measure: str) -> dict[str, Any]:
     holds = bool(swaps) and _falls(**swaps)
     out: dict[str, Any] = {"method": method, "measure": measure, "swap_splits": count, **rounded(swaps)}
     if measure == CONTROLLED:
-        chance = ags.compare_removals([row for row in rows if row["method"] == method])
-        below = sum(row["removal"] < row["random"] for row in chance)
+        outcomes = ags.compare_removals([row for row in rows if row["method"] == method])
+        below = sum(row["removal"] < row["random"] for row in outcomes)
         holds = holds and below == len(gone)
         out["below_random"] = f"{below} of {len(gone)}"
     out |= {"holds": holds, **{f"raw_{key}": value for key, value in rounded(raw).items()}, "raw_holds": _falls(**raw)}
@@ -191,12 +191,12 @@ def sure_swaps(rows: ags.Rows) -> list[str]:
     return out
 
 
-def everywhere(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
+def everywhere(by_set: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[str]:
     """The structural measures whose ρ (set → measure → low, high) has one sign and an interval off zero on each set."""
-    shared = set.intersection(*(set(measures) for measures in found.values()))
+    shared = set.intersection(*(set(measures) for measures in by_set.values()))
     out = []
     for measure in sorted(shared):
-        bounds = [measures[measure] for measures in found.values()]
+        bounds = [measures[measure] for measures in by_set.values()]
         if all(b["low"] > 0 for b in bounds) or all(b["high"] < 0 for b in bounds):
             out.append(measure)
     return out

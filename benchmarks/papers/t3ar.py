@@ -270,13 +270,13 @@ def _train_sets(context: ClaimContext) -> None:
 def nearest_beats_random(context: ClaimContext) -> ClaimOutcome:
     _train_sets(context)
     by_k = {k: _train_cell(k) for k in NEIGHBORS}
-    chance = _train_cell(1, retrieval="random")
+    random_cell = _train_cell(1, retrieval="random")
     # What the contrast does at all: fine-tuning without it, and at the paper's weight.
     beside = {"fine-tuning": Cell("imagenet", "cub", over={"method": "finetune"}, pool="none", set="cub")}
     beside |= {f"weight 1, {k} neighbors": _train_cell(k, weights={"contrast": 1.0}) for k in (0, 2)}
-    cells = [*by_k.values(), chance, *(beside.values() if context.scale == "small" else ())]
+    cells = [*by_k.values(), random_cell, *(beside.values() if context.scale == "small" else ())]
     results = _run(context, cells, SEEDS)
-    better, flat = _gap(results, [chance], [by_k[1]]), _gap(results, [by_k[2]], [by_k[5]])
+    better, flat = _gap(results, [random_cell], [by_k[1]]), _gap(results, [by_k[2]], [by_k[5]])
     rise = _gap(results, [by_k[0]], [by_k[2]])  # what never rises does not saturate
     saturates: Verdict = (
         "contradicted" if flat.low > 0.5 else "reproduced" if flat.high < 1 else "not testable at this scale"

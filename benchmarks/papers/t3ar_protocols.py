@@ -185,7 +185,7 @@ def protocol(
 
 
 def _measured(
-    given: dict[str, Any],
+    arguments: dict[str, Any],
     chosen: Protocol,
     methods: Sequence[str],
     fractions: Sequence[float],
@@ -201,7 +201,7 @@ def _measured(
                 plans += [{**plain, "fraction": fraction, "method": method} for method in methods]
             plans += [{**plain, "fraction": 1.0, "method": "t3ar", "neighbors": k} for k in neighbors]
     jobs = Jobs(folders.home() / "jobs" / "protocol")
-    todo = {" ".join(map(str, plan.values())): {**given, **plan} for plan in plans}
+    todo = {" ".join(map(str, plan.values())): {**arguments, **plan} for plan in plans}
     rows, start = [], time.monotonic()
     for number, (key, plan) in enumerate(zip(todo, plans, strict=True), 1):
         result = jobs.run(key, trial, **todo[key])

@@ -12,7 +12,7 @@ from benchmarks.speed import Bar, BenchContext
 
 SPLITS, SEEDS, STEPS = 9, 3, 1000
 MINUTES = 90
-LOOK = {"size": 160, "pooling": "gem"}
+MODEL_SETTINGS = {"size": 160, "pooling": "gem"}
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
@@ -26,7 +26,7 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         context.say(f"Going on with {path}")
         done = shift.run(resume=path, report=False)
     else:
-        settings = {"model": LOOK}
+        settings = {"model": MODEL_SETTINGS}
         data = context.folder("cub")
         done = shift.run(
             data=data, layout="cub", count=SPLITS, seeds=SEEDS, steps=STEPS, settings=settings, out=path, report=False

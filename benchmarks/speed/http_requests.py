@@ -50,10 +50,10 @@ def measure(context: BenchContext, home: Path) -> tuple[dict[str, Any], list[Bar
         for number in range(ROUNDS)
     ]
     with server(home / "index-0") as port:
-        asked(port, 2 * CLIENTS, files)  # warm
+        request_speed(port, 2 * CLIENTS, files)  # warm
         for result in rounds:
             result["encode_beside_http"] = encode(files[:REQUESTS])
-            result["http"] = asked(port, REQUESTS, files)
+            result["http"] = request_speed(port, REQUESTS, files)
         writing = [beside_writing(home, number, port, files) for number in range(ROUNDS)]
     for result in rounds:
         result["indexing / encode"] = result["indexing"] / result["encode"]
@@ -104,7 +104,7 @@ def beside_writing(home: Path, number: int, port: int, files: list[Path]) -> dic
     try:
         while writer.poll() is None and not _has_rows(home / "index-0", len(files) * (number + 1)):
             time.sleep(0.1)
-        result = asked(port, REQUESTS // 2, files)
+        result = request_speed(port, REQUESTS // 2, files)
         result["writing to the end"] = writer.poll() is None
     finally:
         code = writer.wait(timeout=1_200)
@@ -126,7 +126,7 @@ def speed(result: dict[str, Any], threads: int) -> float:
     return float(result["good"]) / seconds
 
 
-def asked(port: int, count: int, files: list[Path]) -> dict[str, Any]:
+def request_speed(port: int, count: int, files: list[Path]) -> dict[str, Any]:
     words = [sys.executable, "-m", "benchmarks.speed.http_clients", str(port), str(CLIENTS), str(count)]
     done = subprocess.run(words, input="\n".join(map(str, files)), capture_output=True, text=True, check=False)
     if done.returncode:

@@ -63,13 +63,13 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
                 for what, kind in KINDS.items():
                     name = f"{threads} thread{'s' * (threads > 1)}, {classes} classes, {what}"
                     context.say(name)
-                    figures[name], more = measure(classes, kind, name)
-                    bars += more
+                    figures[name], kwargs = measure(classes, kind, name)
+                    bars += kwargs
     finally:
         torch.set_num_threads(before)
     context.say(f"A pool of {IMAGES} images, twice")
-    figures["pool"], more = pool_twice()
-    return figures, bars + more
+    figures["pool"], kwargs = pool_twice()
+    return figures, bars + kwargs
 
 
 @contextmanager
@@ -99,14 +99,14 @@ def pool_twice(images: int = IMAGES, model: str = "efficientnet_lite0") -> tuple
     done = {"embedded": 0, "searches": 0}
     usual = pool_vectors.embedded_anew, pool_vectors.nearest
 
-    def embedded_anew(*given: Any, **more: Any) -> Any:
-        out = usual[0](*given, **more)
+    def embedded_anew(*args: Any, **kwargs: Any) -> Any:
+        out = usual[0](*args, **kwargs)
         done["embedded"] += len(out)
         return out
 
-    def nearest(*given: Any, **more: Any) -> Any:
+    def nearest(*args: Any, **kwargs: Any) -> Any:
         done["searches"] += 1
-        return usual[1](*given, **more)
+        return usual[1](*args, **kwargs)
 
     figures: dict[str, Any] = {"images": images}
     with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder, _home(Path(folder) / "home"):

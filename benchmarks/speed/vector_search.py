@@ -76,7 +76,7 @@ class Ours:
 
         self.store = LocalStore.open(str(self.folder))
 
-    def look(self, width: int) -> None:
+    def set_beam_width(self, width: int) -> None:
         graph = self.store.load_graph()
         if graph is not None:
             graph.width = width
@@ -119,7 +119,7 @@ class Peer:
     def open(self) -> None:
         self.graph = _faiss().read_index(str(self.folder / "graph"))
 
-    def look(self, width: int) -> None:
+    def set_beam_width(self, width: int) -> None:
         self.graph.hnsw.efSearch = width
 
     def one(self, query: np.ndarray) -> list[int]:
@@ -200,7 +200,9 @@ def bars(
     result = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
     names = (Ours.name, Peer.name)
     result += [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
-    for case in (f"{percent} %, class {kept}" for percent in PERCENTS for kept in ("kept", "filtered out")):
+    for case in (
+        f"{percent} %, class {filter_result}" for percent in PERCENTS for filter_result in ("kept", "filtered out")
+    ):
         values = facts["filtered"].get(case, nothing)
         result.append(Bar(f"{count:,} vectors, filter {case}: recall@10", values["recall"], ENOUGH))
         rate = 0.0 if count > 100_000 else FILTERED_RATE  # promised for so many rows
@@ -321,7 +323,7 @@ def smallest(side: Side, queries: np.ndarray, truth: list[list[int]]) -> tuple[i
     """The smallest width that finds enough, and the share of the true nearest it finds."""
     recall = 0.0
     for width in WIDTHS:
-        side.look(width)
+        side.set_beam_width(width)
         result = side.many(queries)
         recall = float(np.mean([len(set(a) & set(b)) / len(b) for a, b in zip(result, truth, strict=True)]))
         if recall >= ENOUGH:

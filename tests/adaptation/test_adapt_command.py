@@ -99,7 +99,7 @@ def test_the_best_method_measured_runs_by_default(
         assert uses_pool == (method == "t3ar") == bool(run.result["counts"]["used"])
 
 
-def test_a_rejected_candidate_is_kept_and_can_be_promoted(
+def test_a_rejected_candidate_is_stored_and_can_be_promoted(
     classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = la.adapt(model=classifier, target=target, settings=QUICK, out=tmp_path / "run")
@@ -324,7 +324,7 @@ def test_images_that_were_learnt_from_do_not_judge(classifier: Path, target: Pat
 
 
 @pytest.mark.parametrize("method", ["t3ar", "tent", "shot", "adacontrast", "bn"])
-def test_whatever_adapts_to_one_class_after_the_other_the_reason_is_given(
+def test_a_stream_of_one_class_after_the_other_is_refused_with_the_reason(
     method: str, tmp_path: Path, many: tuple[Path, Path]
 ) -> None:
     """With images enough to judge by, so that the stream itself is what is said."""
@@ -389,7 +389,7 @@ def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def test_a_image_nobody_used_needs_no_new_run(
+def test_an_image_nobody_used_needs_no_new_run(
     classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always(monkeypatch, True)

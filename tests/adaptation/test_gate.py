@@ -51,11 +51,11 @@ def test_neighbor_information_equals_a_plain_loop() -> None:
         )
 
     information = gate.neighbor_information(predicted, near, 6, draws=1)
-    chance = gate.numpy_rng(0, "shuffled predictions").permutation(predicted)
-    assert information == pytest.approx((mutual(predicted) - mutual(chance)) / np.log(6))
+    random_codes = gate.numpy_rng(0, "shuffled predictions").permutation(predicted)
+    assert information == pytest.approx((mutual(predicted) - mutual(random_codes)) / np.log(6))
 
 
-def test_neighbors_tell_nothing_by_chance_and_less_when_classes_are_lost() -> None:
+def test_neighbor_information_is_zero_for_random_and_falls_when_classes_are_lost() -> None:
     rng = np.random.default_rng(4)
     truth = rng.permutation(200) % 20
     near = np.array([rng.choice(np.setdiff1d(np.flatnonzero(truth == t), i), 5) for i, t in enumerate(truth)])
@@ -241,7 +241,7 @@ def test_streams() -> None:
     assert "too small" in str(gate.stream_alarm([b[:4] for b in mixed]))
 
 
-def test_clusters_are_found_where_there_are_some() -> None:
+def test_clusters_are_detected_where_there_are_some() -> None:
     rng = np.random.default_rng(3)
     centers = target_classes.normalize(rng.normal(size=(8, 20)))
     rows = target_classes.normalize(np.repeat(centers, 20, 0) + 0.05 * rng.normal(size=(160, 20))).astype(np.float32)

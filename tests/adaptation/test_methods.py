@@ -77,12 +77,12 @@ def started(made: AdaptTask, folder: Path) -> loop.Loop:
 # ---- T3AR against the twin -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("given", [False, True], ids=["pseudo-labels", "labels"])
+@pytest.mark.parametrize("labeled", [False, True], ids=["pseudo-labels", "labels"])
 @pytest.mark.parametrize("keys", ["batch", "bank"])
-def test_whole_steps_equal_the_twin(keys: str, given: bool, tmp_path: Path) -> None:
+def test_whole_steps_equal_the_twin(keys: str, labeled: bool, tmp_path: Path) -> None:
     """From the bank's start over votes, negatives and the three terms to what is enqueued."""
     truth = np.arange(COUNT) % 3
-    made = task({"bank": {"size": 39}, "contrast": {"keys": keys}}, true_labels=truth if given else None)
+    made = task({"bank": {"size": 39}, "contrast": {"keys": keys}}, true_labels=truth if labeled else None)
     own = started(made, tmp_path / "run")
     method: Any = own.method
     method.context.step = 1
@@ -110,10 +110,10 @@ def test_whole_steps_equal_the_twin(keys: str, given: bool, tmp_path: Path) -> N
         ]
         ids = [int(i) for i in batch]
         labels = [
-            int(truth[i]) if given else naive.argmax(naive.vote(weak[n], i, target, zw[n])) for n, i in enumerate(ids)
+            int(truth[i]) if labeled else naive.argmax(naive.vote(weak[n], i, target, zw[n])) for n, i in enumerate(ids)
         ]
         if keys == "bank":
-            known = {s.id: int(truth[s.id]) if given else target.label(s.id) for s in target.slots}
+            known = {s.id: int(truth[s.id]) if labeled else target.label(s.id) for s in target.slots}
             stored = [*target.slots, *pool.slots]
         else:
             known = dict(zip(ids, labels, strict=True))
@@ -125,7 +125,7 @@ def test_whole_steps_equal_the_twin(keys: str, given: bool, tmp_path: Path) -> N
             contrast.append(naive.contrastive(q[n], weak[n], against))
             ce.append(-np.log(naive.softmax(z[n])[labels[n]]))
         expected = {"contrast": np.mean(contrast), "labels": np.mean(ce)}
-        expected |= {} if given else {"diversity": naive.diversity(z)}
+        expected |= {} if labeled else {"diversity": naive.diversity(z)}
         loss = own.take_step(step)
         assert {name: own.context.logs.get(name) for name in expected} == pytest.approx(expected, rel=1e-4, abs=1e-6)
         assert loss == pytest.approx(sum(expected.values()), rel=1e-4)
@@ -412,8 +412,10 @@ def test_statistics_are_taken_over_even_parts_in_an_order_of_their_own() -> None
     parts = mixed_parts(ids)
     assert [len(part) for part in parts] == [44, 43, 43] and sorted(np.concatenate(parts)) == list(range(130))
     assert min(np.bincount(part // 26, minlength=5).min() for part in parts) >= 3, "every class in every part"
-    turned = mixed_parts(ids[::-1])
-    assert [{129 - row for row in part} for part in turned] == [set(part) for part in parts], "by ids, not by places"
+    reversed_parts = mixed_parts(ids[::-1])
+    assert [{129 - row for row in part} for part in reversed_parts] == [set(part) for part in parts], (
+        "by ids, not by places"
+    )
 
 
 def test_images_for_statistics_are_not_held_all_at_once() -> None:

@@ -41,7 +41,7 @@ def test_nearest_equals_the_twin_and_leaves_copies_out() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nearest", "random"])
-def test_a_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
+def test_an_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
     target, pool = rows(30, 2), rows(25, 3)
     outside = names(25, "a")
 

@@ -8,7 +8,7 @@ from benchmarks import provenance
 from lookalike.core.errors import LookalikeError
 
 
-def test_data_is_given_or_taken_from_the_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_comes_from_the_argument_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert provenance.data_folder(None) is None
     monkeypatch.setenv("LOOKALIKE_DATA", str(tmp_path))
     assert provenance.data_folder(None) == tmp_path
@@ -35,7 +35,7 @@ def test_missing_data_gives_a_one_line_error(tmp_path: Path) -> None:
         (["/x/bin/pytest", "-k", "x"], "python"),
     ],
 )
-def test_the_command_is_kept_without_this_machines_folders(
+def test_the_command_is_stored_without_this_machines_folders(
     words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", words)

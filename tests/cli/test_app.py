@@ -58,7 +58,7 @@ def test_version_and_no_words(cli) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (["doctr"], "`doctr` is not a command of lookalike; did you mean `doctor`?"),
         (["index", "f", "--wacht"], "`--wacht` is not an option of index; did you mean `--watch`?"),
@@ -73,11 +73,11 @@ def test_version_and_no_words(cli) -> None:
         (["--nonsense"], "`--nonsense` is not an option of lookalike; see `lookalike --help`."),
     ],
 )
-def test_a_users_error_gives_a_one_line_error_and_exit_code_2(words: list[str], sentence: str, cli) -> None:
+def test_a_users_error_gives_a_one_line_error_and_exit_code_2(words: list[str], message: str, cli) -> None:
     answer = cli(*words)
     assert answer.code == Exit.USER == 2
     assert answer.out == ""
-    assert answer.err.startswith(sentence)
+    assert answer.err.startswith(message)
     assert answer.err.count("\n") == 1
     assert answer.err.rstrip()[-1] in ".?"
 

@@ -34,9 +34,9 @@ def birds(tmp_path: Path) -> Path:
 def refused(answer: Answer, *words: str) -> None:
     assert answer.code == 2, answer.err
     assert answer.out == ""
-    sentence = answer.err.strip().splitlines()[-1]
-    assert sentence[-1] in ".?", sentence
-    assert all(word in sentence for word in words), sentence
+    message = answer.err.strip().splitlines()[-1]
+    assert message[-1] in ".?", message
+    assert all(word in message for word in words), message
     assert "Traceback" not in answer.err
 
 
@@ -110,7 +110,7 @@ def test_classes_of_one_image(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "sentence"),
+    ("words", "message"),
     [
         (["--model", "./nowhere"], "nowhere"),
         (["--model", MODEL, "--device", "gpu"], "cuda, mps or xpu"),
@@ -118,10 +118,10 @@ def test_classes_of_one_image(cli: Cli, tmp_path: Path) -> None:
     ],
     ids=["model", "device", "name"],
 )
-def test_a_run_that_cannot_begin_leaves_nothing(words: list[Any], sentence: str, cli: Cli, birds: Path) -> None:
+def test_a_run_that_cannot_begin_leaves_nothing(words: list[Any], message: str, cli: Cli, birds: Path) -> None:
     before = listing(birds.parent)
-    refused(cli("train", birds, *words), sentence)
-    refused(cli("train", birds, *words, "--out", "mine"), sentence)
+    refused(cli("train", birds, *words), message)
+    refused(cli("train", birds, *words, "--out", "mine"), message)
     assert listing(birds.parent) == before
 
 

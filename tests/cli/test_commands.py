@@ -20,14 +20,14 @@ from lookalike.core.errors import LookalikeError
 HIDDEN = {"progress"}
 
 
-class Found:
+class FakeResult:
     """What a function gave back."""
 
     lines = (("Images", "3"), ("Look", "lookalike serve x"))
     query, index = "q.jpg", "i"
 
     @property
-    def hits(self) -> Found:
+    def hits(self) -> FakeResult:
         return self
 
     def to_json(self) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
         def stand_in(*, called_as: str = name, **options: Any) -> Any:
             calls[called_as] = options
-            return Found()
+            return FakeResult()
 
         monkeypatch.setitem(vars(lookalike), name, stand_in)
         if name == "embed":
@@ -134,10 +134,10 @@ def test_quiet_keeps_answers_and_drops_reports_of_work(cli, called: dict[str, An
 def test_json_is_alone_on_stdout_whatever_libraries_print(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     import ctypes
 
-    def noisy(**options: Any) -> Found:
+    def noisy(**options: Any) -> FakeResult:
         print("a library's remark")
         ctypes.CDLL(None).puts(b"a remark of C")
-        return Found()
+        return FakeResult()
 
     monkeypatch.setitem(vars(lookalike), "index", noisy)
     answer = cli("index", "f", "--json")
@@ -148,9 +148,9 @@ def test_json_is_alone_on_stdout_whatever_libraries_print(cli, monkeypatch: pyte
 def test_levels(cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from lookalike.core.progress import say, warn
 
-    def talking(**options: Any) -> Found:
+    def talking(**options: Any) -> FakeResult:
         say("said"), warn("warned"), say("detail", verbose=True)
-        return Found()
+        return FakeResult()
 
     monkeypatch.setitem(vars(lookalike), "index", talking)
     assert cli("index", "f").err == "said\nWarning: warned\n"

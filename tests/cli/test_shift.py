@@ -17,7 +17,7 @@ def birds(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def eye(tmp_path_factory: pytest.TempPathFactory):
+def tiny(tmp_path_factory: pytest.TempPathFactory):
     """A backbone of another kind than the default."""
     import torch
 
@@ -27,9 +27,9 @@ def eye(tmp_path_factory: pytest.TempPathFactory):
     return path
 
 
-def test_splits(cli, birds, eye, tmp_path, monkeypatch):
+def test_splits(cli, birds, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    answer = cli("shift", "splits", birds, "--model", eye, "--count", 5)
+    answer = cli("shift", "splits", birds, "--model", tiny, "--count", 5)
     assert answer.code == 0, answer.err
     assert "the usual split" in answer.out and "birds-splits.json" in answer.out
     document = json.loads((tmp_path / "birds-splits.json").read_text())
@@ -43,9 +43,9 @@ def test_splits(cli, birds, eye, tmp_path, monkeypatch):
         assert len(split.train) == len(split.test)
         assert sum(split.images) == len(table)
     assert len(result.split(result.default).removed) == 1  # nine classes: one is on neither side
-    again = cli("shift", "splits", birds, "--model", eye, "--count", 5, "--json", "--out", tmp_path / "b.json")
+    again = cli("shift", "splits", birds, "--model", tiny, "--count", 5, "--json", "--out", tmp_path / "b.json")
     assert {**again.json, "path": 0} == {**document, "path": 0}
-    means = cli("shift", "splits", birds, "--model", eye, "--measure", "means", "--json").json
+    means = cli("shift", "splits", birds, "--model", tiny, "--measure", "means", "--json").json
     assert means["measure"] == "means" and means["splits"][0]["fid"] != document["splits"][0]["fid"]
 
 
@@ -87,16 +87,16 @@ def test_four_digits_count(value, shown):
     assert significant(value) == shown
 
 
-def test_fewer_splits_than_requested_are_explained(cli, birds, eye):
-    answer = cli("shift", "splits", birds, "--model", eye, "--count", 50)
+def test_fewer_splits_than_requested_are_explained(cli, birds, tiny):
+    answer = cli("shift", "splits", birds, "--model", tiny, "--count", 50)
     assert answer.code == 0
     made = len(answer.out.splitlines()) - 3
     assert f"{made} splits instead of 50: swapping and removing 9 classes has no more steps" in answer.err
-    assert "instead of" not in cli("shift", "splits", birds, "--model", eye, "--count", 2).err
+    assert "instead of" not in cli("shift", "splits", birds, "--model", tiny, "--count", 2).err
 
 
-def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, birds, eye, tmp_path):
-    result = cli("shift", "splits", birds, "--model", eye, "--count", 4, "--json", "--out", tmp_path / "s.json").json
+def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, birds, tiny, tmp_path):
+    result = cli("shift", "splits", birds, "--model", tiny, "--count", 4, "--json", "--out", tmp_path / "s.json").json
     usual = result["default"]
     others = [split["id"] for split in result["splits"] if split["id"] != usual]
     small = [
@@ -109,7 +109,21 @@ def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, bi
         )
         for w in ("--set", s)
     ]
-    words = ["shift", "run", birds, "--models", eye, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
+    words = [
+        "shift",
+        "run",
+        birds,
+        "--models",
+        tiny,
+        "--methods",
+        "ms",
+        "--seeds",
+        1,
+        "--steps",
+        2,
+        "--processes",
+        1,
+    ]
     words += [*small, "--no-report", "--transfer", birds]
     message = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"
     inputs = ["--splits", tmp_path / "s.json", "--only"]

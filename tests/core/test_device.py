@@ -31,17 +31,17 @@ def test_a_missing_or_misspelt_device_is_an_error_never_a_fallback(monkeypatch: 
 
 
 @pytest.mark.device("cuda")
-def test_cuda_is_found_where_it_is() -> None:
+def test_cuda_is_detected() -> None:
     assert device.resolve("auto").type == "cuda"
 
 
 @pytest.mark.device("mps")
-def test_mps_is_found_where_it_is() -> None:
+def test_mps_is_detected() -> None:
     assert device.resolve("auto").type == "mps"
 
 
 @pytest.mark.device("xpu")
-def test_xpu_is_found_where_it_is() -> None:
+def test_xpu_is_detected() -> None:
     assert device.resolve("xpu").type == "xpu"
 
 

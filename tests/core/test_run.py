@@ -53,7 +53,7 @@ def test_the_log_survives_a_torn_line_and_is_cut_for_a_resume() -> None:
     assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3]
 
 
-def test_results_are_joined_and_sections_are_kept() -> None:
+def test_results_are_joined_and_sections_are_stored() -> None:
     run = Run.create("x", {}, path="r")
     assert run.result == {} and run.read_sections() == {}
     run.write_result(a=1, b=1)
@@ -63,7 +63,7 @@ def test_results_are_joined_and_sections_are_kept() -> None:
     assert run.read_sections() == {"audit": {"title": "Audit"}}
 
 
-def test_a_image_is_kept_once() -> None:
+def test_an_image_is_stored_once() -> None:
     run = Run.create("x", {}, path="r")
     assert run.store_image(b"jpeg") == run.store_image(b"jpeg") != run.store_image(b"other")
     assert len(list((run.path / "sections" / "images").iterdir())) == 2

@@ -58,7 +58,7 @@ def test_unreadable_files_are_named_and_skipped(birds: Path) -> None:
     assert len(audit(read_table(birds), max_bad=0.2).unreadable) == 2
 
 
-def test_equal_pixels_are_found_whatever_the_file(birds: Path) -> None:
+def test_equal_pixels_are_detected_whatever_the_file(birds: Path) -> None:
     pixels = textured(0)
     save(birds / "train/class0/copy.png", pixels)
     save(birds / "train/class2/copy.bmp", pixels)  # another format, another class

@@ -25,7 +25,7 @@ def draw(view: Any, seed: int, pixels: np.ndarray = SCENE) -> Any:
     return view(pixels, numpy_rng(seed, "views"))
 
 
-def test_the_center_view_is_what_the_model_will_be_given() -> None:
+def test_the_center_view_is_the_input_of_the_model() -> None:
     np.testing.assert_array_equal(CenterView(PRE)(SCENE), prepare(SCENE, PRE))
     np.testing.assert_array_equal(draw(CenterView(PRE), 1), prepare(SCENE, PRE))
 

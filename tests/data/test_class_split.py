@@ -42,7 +42,7 @@ def test_classes_are_halved_in_natural_order() -> None:
     assert not retrieval_split(table(["a", "b"])).has("official_split")
 
 
-def test_splits_that_part_the_classes_are_kept() -> None:
+def test_splits_that_part_the_classes_are_unchanged() -> None:
     own = ["train", "train", "test", "val"]
     assert retrieval_split(table(["a", "b", "c", "d"], split=own)).column("split").tolist() == own
     assert retrieval_split(table(["z", "b"], split=["train", "val"])).column("split").tolist() == ["train", "test"]

@@ -40,7 +40,7 @@ from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
         (FORMATS["webp"][0][:-100], "known format|damaged"),
     ],
 )
-def test_the_reason_is_given(data: bytes, reason: str, tmp_path: Path) -> None:
+def test_the_reason_is_reported(data: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(UnreadableImage, match=reason) as caught:
         decode(data)
     assert caught.value.reason in str(caught.value)

@@ -119,7 +119,7 @@ def test_a_huge_file_beside_an_image_is_not_read(tmp_path: Path) -> None:
     refused(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.txt": bytes(17_000_000)}), "larger than 16.0 MB")
 
 
-def test_odd_values_beside_an_image_are_kept_as_text(tmp_path: Path) -> None:
+def test_odd_values_beside_an_image_are_stored_as_text(tmp_path: Path) -> None:
     image = (tmp_path / "a.jpg").read_bytes()
     facts = b'{"label":"\\ud800","number":' + b"9" * 30 + b"}"
     table = read_table(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.json": facts}))

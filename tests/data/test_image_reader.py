@@ -31,7 +31,7 @@ def test_the_same_batches_come_back() -> None:
     for adaptive in (False, True):
         out = list(read_batches(str, batches, workers=2, adaptive=adaptive))
         assert [batch for batch, _ in out] == batches
-        assert all(batch is given for (batch, _), given in zip(out, batches, strict=True))
+        assert all(batch is batch_in for (batch, _), batch_in in zip(out, batches, strict=True))
         assert [results for _, results in out] == [list(map(str, batch)) for batch in batches]
 
 

@@ -60,19 +60,19 @@ def test_a_hash_is_what_its_definition_says() -> None:
 
 def test_find_duplicates_in_another_size_and_quality_are_near() -> None:
     rng = np.random.default_rng(0)
-    looks = []
+    facts = []
     for seed in range(12):
         pixels = np.clip(make_image(seed, width=120, height=90) + rng.normal(0, 6, (90, 120, 3)), 0, 255).astype(
             np.uint8
         )
         image = Image.fromarray(pixels)
-        looks += [
+        facts += [
             near_duplicates.perceptual_hash(pixels),
             near_duplicates.perceptual_hash(np.asarray(image.resize((80, 60)))),
             near_duplicates.perceptual_hash(np.asarray(image.resize((200, 150)))),
         ]
-    hashes = np.array([number for number, _ in looks], np.uint64)
-    pairs, _ = near_duplicates.near_pairs(hashes, np.stack([thumb for _, thumb in looks]))
+    hashes = np.array([number for number, _ in facts], np.uint64)
+    pairs, _ = near_duplicates.near_pairs(hashes, np.stack([thumb for _, thumb in facts]))
     assert near_duplicates.groups(36, pairs) == [[3 * i, 3 * i + 1, 3 * i + 2] for i in range(12)]
 
 

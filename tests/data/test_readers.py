@@ -69,7 +69,7 @@ def test_domains_by_folder_where_the_layout_says_so(tmp_path: Path) -> None:
     assert column(table, "domain") == ["night", "studio"] and column(table, "label") == ["cup", "cup"]
 
 
-def test_the_name_is_the_folders_unless_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_name_is_the_folders_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path / "birds", "a/1.jpg")
     assert read_table(tmp_path / "birds").name == "birds"
     assert read_table(tmp_path / "birds", name="mine").column("row_id").tolist() == ["mine/a/1.jpg"]
@@ -105,8 +105,8 @@ def test_mistakes_are_answered_in_one_line(tmp_path: Path) -> None:
         "prose.txt": "not a list of images: its first line reads `Dear reader",
         "blank.txt": "empty list",
     }
-    for name, sentence in expected.items():
-        with pytest.raises(LookalikeError, match=sentence) as caught:
+    for name, message in expected.items():
+        with pytest.raises(LookalikeError, match=message) as caught:
             read_table(tmp_path / name)
         assert "\n" not in str(caught.value) and name in str(caught.value), name
 
@@ -229,7 +229,7 @@ def test_listed_names_are_compared_in_nfc(tmp_path: Path) -> None:
     assert column(table, "path") == ["Möwe/ö.jpg"] and table.open_bytes(0) == b"x"
 
 
-def test_a_image_listed_twice_has_two_row_ids(images_a: Path) -> None:
+def test_an_image_listed_twice_has_two_row_ids(images_a: Path) -> None:
     (images_a / "t.csv").write_text("path,label\na/1.jpg,x\na/1.jpg,y\na/2.jpg,y\n")
     table = read_table(images_a / "t.csv")
     assert column(table, "row_id") == ["t/a/1.jpg", "t/a/1.jpg~2", "t/a/2.jpg"]

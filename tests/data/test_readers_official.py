@@ -609,7 +609,7 @@ def test_a_split_may_be_called_as_its_publishers_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "file", "old", "new", "sentence"),
+    ("make", "file", "old", "new", "error_text"),
     [
         (cub, "image_class_labels.txt", "1 1\n", "", "image_class_labels.txt` has no line for `1`"),
         (cub, "train_test_split.txt", "2 1\n", "", "train_test_split.txt` has no line for `2`"),
@@ -621,12 +621,12 @@ def test_a_split_may_be_called_as_its_publishers_do(tmp_path: Path) -> None:
     ],
 )
 def test_a_shortened_list_is_answered_in_one_line(
-    tmp_path: Path, make: Any, file: str, old: str, new: str, sentence: str
+    tmp_path: Path, make: Any, file: str, old: str, new: str, error_text: str
 ) -> None:
     path = make(tmp_path) / file
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    with pytest.raises(LookalikeError, match=re.escape(sentence)):
+    with pytest.raises(LookalikeError, match=re.escape(error_text)):
         read_table(tmp_path)
 
 

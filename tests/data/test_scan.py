@@ -37,7 +37,7 @@ def test_images_are_listed_and_the_rest_is_counted(tmp_path: Path) -> None:
     assert result.columns["mtime_ns"][0] == scanning.changed_ns((tmp_path / "a.png").stat())
 
 
-def test_heic_is_a_image_only_where_it_can_be_read(
+def test_heic_is_an_image_only_where_it_can_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     touch(tmp_path, "a.jpg", "b.heic", "c.HEIF")
@@ -123,7 +123,7 @@ def test_a_root_that_is_a_link_is_entered(tmp_path: Path) -> None:
     assert read_table(tmp_path / "link").column("row_id").tolist() == ["link/a.jpg"]
 
 
-def test_names_are_stored_in_nfc_and_opened_as_found(tmp_path: Path) -> None:
+def test_names_are_stored_in_nfc_and_opened_as_on_disk(tmp_path: Path) -> None:
     apart = unicodedata.normalize("NFD", "Möwe")
     touch(tmp_path, f"{apart}/{apart}.jpg", "plain/a.jpg")
     table = read_table(tmp_path)

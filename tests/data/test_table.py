@@ -63,7 +63,7 @@ def test_labels_of_other_columns_and_of_parts_of_a_table() -> None:
     assert names == ["2020"] and codes.tolist() == [0, 0]
 
 
-def test_several_labels_a_image() -> None:
+def test_several_labels_an_image() -> None:
     table = sample(label=[["dog", "cat"], [], ["cat"]])
     matrix, names = table.label_matrix()
     assert names == ["cat", "dog"]
@@ -124,7 +124,7 @@ def test_columns_come_as_numpy() -> None:
 
 
 def test_saved_and_loaded_again(tmp_path: Path) -> None:
-    table = sample(found=[None, b"a/\xff.jpg", None], x_1=[1, None, 3])
+    table = sample(original=[None, b"a/\xff.jpg", None], x_1=[1, None, 3])
     table.notes["skipped"] = {"RAW": 2}
     table.save(tmp_path / "t.parquet")
     back = Table.load(tmp_path / "t.parquet")

@@ -112,7 +112,7 @@ def test_images_that_trained_a_model_are_left_out(folder, trained, tmp_path):
     assert evaluate(data=folder, model=BAD).note == ""
 
 
-def test_a_run_that_kept_its_starting_model_was_trained_on_nothing(folder, trained):
+def test_a_run_that_exports_its_starting_model_was_trained_on_nothing(folder, trained):
     Run(trained).write_result(selected="starting model")
     every = evaluate(data=folder, model=trained)
     assert every.note == "" and len(every.table) == 48
@@ -157,7 +157,7 @@ def test_too_few_images_that_did_not_train(folder, trained):
         evaluate(data=table, model=trained)
 
 
-def test_sections_are_kept_in_a_run(folder, tmp_path):
+def test_sections_are_stored_in_a_run(folder, tmp_path):
     evaluate(data=folder, model=GOOD, baseline=BAD, out=tmp_path / "run")
     run = Run(tmp_path / "run")
     result = {name: Section.model_validate(document) for name, document in run.read_sections().items()}
@@ -218,7 +218,7 @@ def test_a_wider_class_counts_apart(folder):
     assert measures["coarse_recall@1"] > measures["recall@1"]
 
 
-def test_several_labels_a_image(folder, tmp_path):
+def test_several_labels_an_image(folder, tmp_path):
     table = read_table(folder)
     codes, _ = table.labels()
     several = table.with_column("label", [[f"a{c}", f"b{c % 2}"] for c in codes])
@@ -291,7 +291,7 @@ def test_the_split_says_who_is_known(folder):
         evaluate(data=apart, model=GOOD, knn=True)
 
 
-def test_figures_of_every_class_and_query_are_kept(folder, tmp_path):
+def test_figures_of_every_class_and_query_are_stored(folder, tmp_path):
     result = evaluate(data=folder, model=GOOD, recall_at=(5,), out=tmp_path / "run")
     document = json.loads((tmp_path / "run" / "result.json").read_text())
     assert document["per_class"]["class-03"]["count"] == 8

@@ -49,13 +49,13 @@ def test_scores_too_close_to_screen(monkeypatch):
     np.testing.assert_array_equal(result[1], expected[1])
 
 
-def test_equal_rows_are_found():
+def test_equal_rows_are_neighbors():
     rows = np.array([[1, 0], [2, 3], [1, -0.0], [2, 3], [3, 2]], np.float32)
     copies, originals = ranks.equal_rows(rows)
     assert copies.tolist() == [2, 3] and originals.tolist() == [0, 1]
 
 
-def test_more_wanted_than_there_is():
+def test_more_requested_than_there_is():
     scores, index = top_k(np.ones((2, 3)), np.ones((2, 3)), 4, exclude=[0, -1])
     assert index.tolist() == [[1, -1, -1, -1], [0, 1, -1, -1]]
     assert np.isneginf(scores[index < 0]).all()

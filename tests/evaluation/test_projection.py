@@ -34,9 +34,9 @@ def test_tsne_keeps_more_neighbors_than_two_axes():
 def test_a_map_is_laid_over_another():
     rows, _ = clusters()
     flat = project(rows, use_tsne=False)
-    turned = flat.places @ np.array([[0, -3.0], [3.0, 0]]) + 7
-    again = project(rows, use_tsne=False, like=turned)
-    np.testing.assert_allclose(again.places, turned, atol=1e-8)
+    rotated = flat.places @ np.array([[0, -3.0], [3.0, 0]]) + 7
+    again = project(rows, use_tsne=False, like=rotated)
+    np.testing.assert_allclose(again.places, rotated, atol=1e-8)
     assert again.preserved == pytest.approx(flat.preserved)
 
 

@@ -65,8 +65,8 @@ def test_the_ranks_do_not_depend_on_the_order_of_the_rows():
     rows, labels = rng.standard_normal((800, 24)).astype(np.float32), rng.integers(0, 150, size=800)
     order, everyone = rng.permutation(800), np.arange(800)
     first, _ = ranks.ranks_by_counting(RankingTask(rows, labels, everyone, everyone, depth=700, top=700))
-    turned, _ = ranks.ranks_by_counting(RankingTask(rows[order], labels[order], everyone, everyone, depth=700, top=700))
-    np.testing.assert_allclose(turned.precision, first.precision[order], rtol=1e-12)
+    other, _ = ranks.ranks_by_counting(RankingTask(rows[order], labels[order], everyone, everyone, depth=700, top=700))
+    np.testing.assert_allclose(other.precision, first.precision[order], rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [screening.Screen, screening.HalfScreen])

@@ -23,7 +23,7 @@ def test_the_verdict_says_what_was_measured():
     assert str(better.figures[2].value) == "+4.1 points (+2.9 to +5.2)"
 
 
-def test_the_verdict_claims_no_gain_that_may_be_chance():
+def test_the_verdict_claims_no_insignificant_gain():
     assert "raised" not in verdict((0.041, -0.01, 0.09)).message
     assert (
         verdict((0.041, 0.029, 0.052), use_trained=False).message

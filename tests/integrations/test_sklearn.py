@@ -40,8 +40,8 @@ def test_in_a_grid_search(model: Embedder, files: list[Path]) -> None:
 def test_what_it_gives(model: Embedder, files: list[Path]) -> None:
     transformer = ImageEmbedder(model, batch_size=5)
     expected = model.encode(files)
-    for given in (files, [str(f) for f in files], np.array([[str(f)] for f in files])):
-        np.testing.assert_allclose(transformer.fit_transform(given), expected, atol=1e-6)
+    for images in (files, [str(f) for f in files], np.array([[str(f)] for f in files])):
+        np.testing.assert_allclose(transformer.fit_transform(images), expected, atol=1e-6)
     assert list(transformer.get_feature_names_out())[:2] == ["imageembedder0", "imageembedder1"]
     assert len(transformer.get_feature_names_out()) == model.dim
     framed = transformer.set_output(transform="pandas").transform(files)
@@ -67,7 +67,7 @@ def test_pickled(files: list[Path], tmp_path: Path, model: Embedder) -> None:
 
 
 @pytest.mark.parametrize("name", ["Embedder", "ImageEmbedder", "embed", "export"])
-def test_it_is_found_in_the_package(name: str) -> None:
+def test_it_is_exported_by_the_package(name: str) -> None:
     import lookalike
 
     assert getattr(lookalike, name).__name__ == name

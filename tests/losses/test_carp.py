@@ -96,8 +96,8 @@ def test_the_terms_are_those_of_a_loop_over_numbers(size, views, pairs, over):
     student, teacher = logits(views[0], 5, 12), logits(views[1], 5, 12, "teacher")
     order = torch.randperm(12, generator=torch_rng(1, "order"))
     actual = CARPLoss(size, pair_reduction=pairs, mean_over=over, weight=0.7)(student, teacher, order)
-    given = (student.tolist(), teacher.tolist(), order.tolist(), size)
-    consistency, balance = naive.terms(*given, pairs=pairs, over=over)
+    arguments = (student.tolist(), teacher.tolist(), order.tolist(), size)
+    consistency, balance = naive.terms(*arguments, pairs=pairs, over=over)
     assert actual.consistency.item() == pytest.approx(consistency, rel=1e-9)
     assert actual.balance.item() == pytest.approx(balance, rel=1e-9)
     assert actual.loss.item() == pytest.approx(consistency + 0.7 * balance, rel=1e-9)
@@ -273,7 +273,7 @@ def test_eight_views_and_two_teachers_have_fourteen_pairs():
     assert len(view_pairs(8, 2)) == 14 and (0, 0) not in view_pairs(8, 2) and (5, 1) in view_pairs(8, 2)
 
 
-def test_impossible_blocks_and_views_are_told():
+def test_impossible_blocks_and_views_are_refused():
     with pytest.raises(LookalikeError, match="constant softmax"):
         check_blocks(8, 1)
     with pytest.raises(LookalikeError, match="cannot be divided into blocks of 3"):

@@ -179,14 +179,14 @@ def test_gradients_by_central_differences(form):
 
     def loss(z, rows, query, key, value):
         own = AttentionHeads(4, 3).double()
-        given = {
+        tensors = {
             "query": query,
             "key": key,
             "value": value,
             "classifier": heads.classifier,
             "attention_classifier": heads.attention_classifier,
         }
-        for name, tensor in given.items():
+        for name, tensor in tensors.items():
             delattr(own, name)
             setattr(own, name, tensor)
         members = actual if form == "union" else None

@@ -253,7 +253,7 @@ def test_keys_beyond_the_cutoff_weigh_nothing_in_self_similarity():
     assert diva.self_similarity_loss(queries, queries, moved, 0.1).item() == pytest.approx(expected.item(), rel=1e-6)
 
 
-def test_decorrelation_and_the_turned_gradient():
+def test_decorrelation_and_the_reversed_gradient():
     main, other = rows(4, 3).requires_grad_(), rows(4, 3, 5).requires_grad_()
     value = diva.decorrelation_loss(diva.reverse_gradient(main), diva.reverse_gradient(other))
     by_hand = -sum((main[i, k] * other[i, k]) ** 2 for i in range(4) for k in range(3)) / 12

@@ -319,7 +319,7 @@ def test_plain_dot_products():
 
 
 @pytest.mark.parametrize("loss", [SupConLoss(0.1), losses.NTXentLoss(0.1)])
-def test_a_image_is_not_compared_with_itself(loss):
+def test_an_image_is_not_compared_with_itself(loss):
     """Older copies of it, copies in the same batch, and copies under another label."""
     rows, labels, _ = next(iter(stream(1, 6, 6)))
     labels = torch.tensor([0, 0, 1, 1, 2, 0])
@@ -453,7 +453,7 @@ def test_a_class_never_seen_again():
     assert 7 not in memory.row_labels
 
 
-def test_wrong_arguments_are_answered_with_a_sentence():
+def test_wrong_arguments_give_a_one_line_error():
     rows, labels, _ = next(iter(stream(1, 4, 6)))
     for bad in (rows[:, :3], rows[0], torch.zeros(0)):
         with pytest.raises(LookalikeError, match="this memory takes"):

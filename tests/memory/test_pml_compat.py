@@ -144,9 +144,9 @@ def test_pairs_from_outside_to_the_letter(inner, outer):
     loss = losses.ContrastiveLoss() if inner != "triplet" else losses.TripletMarginLoss()
     ours, theirs = both(loss, MINERS[inner](), compat="pml")
     for rows, labels in batches(5):
-        given = MINERS[outer]()(rows, labels)
-        same(ours, theirs, rows, labels, given)
-        args = (rows, labels, ours.embedding_memory, ours.label_memory, given, True)
+        tuples = MINERS[outer]()(rows, labels)
+        same(ours, theirs, rows, labels, tuples)
+        args = (rows, labels, ours.embedding_memory, ours.label_memory, tuples, True)
         for mine, other in zip(ours.create_indices_tuple(*args), theirs.create_indices_tuple(*args), strict=True):
             assert torch.equal(mine, other)
 
@@ -320,10 +320,10 @@ def test_pairs_from_outside_are_positions_in_the_batch():
     """Theirs reads them as rows of the memory: after the first batch they point at other images."""
     ours = CrossBatchMemory(losses.ContrastiveLoss(), DIM, 21, miner=miners.PairMarginMiner(9.0, -1.0))
     for rows, labels in batches(6):  # the inner miner finds nothing
-        given = lmu.get_all_pairs_indices(labels)
-        value = ours(rows, labels, given)
-        assert value.item() == pytest.approx(ours.loss(rows, labels, given).item(), abs=1e-6)
-        actual = ours.create_indices_tuple(rows, labels, ours.embedding_memory, ours.label_memory, given, True)
+        tuples = lmu.get_all_pairs_indices(labels)
+        value = ours(rows, labels, tuples)
+        assert value.item() == pytest.approx(ours.loss(rows, labels, tuples).item(), abs=1e-6)
+        actual = ours.create_indices_tuple(rows, labels, ours.embedding_memory, ours.label_memory, tuples, True)
         assert (labels[actual[0]] == ours.label_memory[actual[1]]).all()
         assert (labels[actual[2]] != ours.label_memory[actual[3]]).all()
 
@@ -331,8 +331,8 @@ def test_pairs_from_outside_are_positions_in_the_batch():
 def test_triplets_from_outside_are_positions_in_the_batch():
     ours = CrossBatchMemory(losses.TripletMarginLoss(), DIM, 21, miner=miners.TripletMarginMiner(-9.0))
     for rows, labels in batches(6):
-        given = lmu.get_all_triplets_indices(labels)
-        assert ours(rows, labels, given).item() == pytest.approx(ours.loss(rows, labels, given).item(), abs=1e-6)
+        tuples = lmu.get_all_triplets_indices(labels)
+        assert ours(rows, labels, tuples).item() == pytest.approx(ours.loss(rows, labels, tuples).item(), abs=1e-6)
 
 
 def test_not_a_number_stops_the_step_and_not_the_training():

@@ -84,7 +84,7 @@ def noise(count, dim=64):
     return normalize(torch.randn(count, dim, generator=torch_rng(5, "noise")), dim=1)
 
 
-def share_found(retriever, queries, rows):
+def recall(retriever, queries, rows):
     return retrieval_recall(torch_top_k(queries, rows, K)[0], queries, rows, retriever.nearest(queries, K))
 
 
@@ -93,10 +93,10 @@ def test_a_graph_is_searched_more_widely_until_it_finds_enough(monkeypatch, caps
     monkeypatch.setattr(retriever_module, "EF_SEARCH", K)
     rows, requested = noise(6000), noise(6000)[:200].flip(1)
     retriever = make_retriever("hnsw", rows)
-    first = share_found(retriever.index, requested[:100], rows)
+    first = recall(retriever.index, requested[:100], rows)
     retriever.nearest(requested[:100], K)
     assert first < 0.9 and not retriever.exact and K < retriever.index.index.hnsw.efSearch <= 600
-    assert share_found(retriever, requested[100:], rows) >= 0.97
+    assert recall(retriever, requested[100:], rows) >= 0.97
     few = make_retriever("hnsw", rows[:300])  # of which a tenth is looked through at once
     few.index.index.hnsw.efSearch = 1
     assert few.nearest(requested[:0], K).shape == (0, K) and not few.checked, "nothing was asked yet"
@@ -123,7 +123,7 @@ class Forgetful:
         self.closed = True
 
 
-def test_an_index_that_misses_too_much_is_not_asked_again(capsys):
+def test_an_index_that_misses_too_much_is_not_queried_again(capsys):
     queries, rows = cloud(100, seed=4), cloud(400)
     index = Forgetful(rows)
     retriever = RecallCheckedRetriever(index, rows)
@@ -188,7 +188,7 @@ def test_a_store_on_a_server_is_made_at_its_address(monkeypatch):
             return Store()
 
     class Store:
-        upsert = build = close = lambda self, *given: None
+        upsert = build = close = lambda self, *args: None
 
     monkeypatch.setattr("lookalike.store.registry.store_class", lambda name: Server)
     monkeypatch.setattr("lookalike.memory.retriever.remove_store", removed.append)

@@ -45,7 +45,7 @@ def test_the_loss_is_that_of_the_networks_logits():
     assert method.loss(actual, joint(batch())).item() == pytest.approx(expected.item(), rel=1e-5)
 
 
-def test_views_of_a_image_stay_together():
+def test_views_of_an_image_stay_together():
     """Row i of what is embedded is image i in every view, whatever the order in which views are joined."""
     method = make()
     whole = method.eval().embed(batch())["student"]
@@ -138,7 +138,7 @@ def test_two_ways_of_looking_and_small_crops():
     view = RandomView(Preprocess(size=224, crop=1.0), scale=(0.2, 1.0), color_jitter=0.5, grayscale=0.2)
     first, second, *rest = make(local_crops=6).views(view)
     assert (first.blur, first.solarize) == (1.0, 0.0) and (second.blur, second.solarize) == (0.1, 0.2)
-    assert all((look.color_jitter, look.saturation, look.grayscale) == (0.5, 0.5, 0.2) for look in (first, second))
+    assert all((aug.color_jitter, aug.saturation, aug.grayscale) == (0.5, 0.5, 0.2) for aug in (first, second))
     assert len(rest) == 6 and all(v.pre.size == 96 and v.scale == (0.05, 0.2) and v.blur == 0.5 for v in rest)
     assert make(asymmetric=False).views(view) == [view, view]
 
@@ -151,9 +151,9 @@ def test_small_crops_go_through_the_student_only():
     method.context.model.pooled = method.teacher.pooled = None
     usual = method.context.features
 
-    def watch(given, view=0, model=None):
-        seen.append((model is method.teacher, len(given.views[0])))
-        return usual(Batch(given.views, "pooled", given.labels, given.ids), view, model)
+    def watch(a_batch, view=0, model=None):
+        seen.append((model is method.teacher, len(a_batch.views[0])))
+        return usual(Batch(a_batch.views, "pooled", a_batch.labels, a_batch.ids), view, model)
 
     method.context.features = watch
     actual = method.embed(four)
@@ -164,7 +164,7 @@ def test_small_crops_go_through_the_student_only():
         method.embed(Batch(four.views, "pooled", rows.labels, rows.ids))
 
 
-def test_what_is_kept_is_the_teacher_with_its_prototypes():
+def test_the_exported_model_is_the_teacher_with_its_prototypes():
     method = make()
     assert method.export_model() is method.teacher and method.extra_models() == {"student": method.context.model}
     for _ in range(3):
@@ -209,7 +209,7 @@ def test_prototypes_and_blocks_follow_from_images_and_batch(images, batch, proto
     assert f"{images:,} images" in actual[2]
 
 
-def test_what_is_asked_for_is_taken_or_refused():
+def test_requested_options_are_used_or_refused():
     assert choose_blocks(100, 64, 4096, 512)[:2] == (4096, 512)
     assert choose_blocks(100_000, 256, 3000)[:2] == (3000, 500)
     assert choose_blocks(100_000, 256, 4096)[:2] == (4096, 512)

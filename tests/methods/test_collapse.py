@@ -99,7 +99,7 @@ def test_a_fall_by_half_within_fifty_steps():
     assert "is collapsing" in actual.message(FALLING, 18.0, 2.0, 110)
 
 
-def test_a_stall_is_told_from_a_collapse():
+def test_a_stall_is_distinguished_from_a_collapse():
     actual = guard()
     messages = [
         read(actual, step, clusters=1.01, consistency=0.97 * math.log(128), balance=0.01) for step in range(1, 60)
@@ -136,7 +136,7 @@ def test_a_resumed_guard_speaks_as_an_unbroken_one():
     assert read(again, 90, clusters=15) == read(whole, 90, clusters=15)
 
 
-def test_a_run_without_balance_collapses_and_is_told(capsys):
+def test_a_run_without_balance_collapses_and_is_reported(capsys):
     """No weight on the balance: every image goes to the same prototypes, and the guard says so soon."""
     method = CARP(CARPSettings.parse({**SMALL, "weight": 0.0, "teacher": "stopgrad"}), context())
     method.context.steps = 200

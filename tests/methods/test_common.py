@@ -128,7 +128,7 @@ def test_every_method_says_what_it_is_and_what_its_settings_mean(name):
     assert all(info.description for info in kind.Settings.model_fields.values())
 
 
-def test_our_methods_are_found_by_the_entry_points():
+def test_our_methods_are_entry_points():
     assert {"supcon", "ms", "contrastive", "triplet", "proxy_anchor", "norm_softmax"} <= set(NAMES)
 
 

@@ -27,10 +27,10 @@ def around(**changes):
     made = context()
     made.labels = torch.arange(IMAGES) % CLASSES
     rows = normalize(torch.randn(IMAGES, DIM, generator=torch_rng(5, "database")), dim=1)
-    made.asked = []
+    made.requests = []
 
     def encode(ids):
-        made.asked.append((made.step, ids))
+        made.requests.append((made.step, ids))
         noise = torch.randn(IMAGES, DIM, generator=torch_rng(made.step, "moved"))
         return normalize(rows + 0.05 * noise, dim=1)[ids]
 
@@ -150,8 +150,8 @@ def test_the_loss_is_that_of_the_loop(full, retriever):
     rows = method.vectors.double()
     heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
     labels = queries(method)[1].labels
-    given = {"k": 3 if full == "no" else None, "temperature": 0.1, "weights": (2.0, 0.5, 1.0)}
-    slow, means = naive.dmcac(z.detach().double(), labels, rows, heads, **given)
+    options = {"k": 3 if full == "no" else None, "temperature": 0.1, "weights": (2.0, 0.5, 1.0)}
+    slow, means = naive.dmcac(z.detach().double(), labels, rows, heads, **options)
     assert loss.item() == pytest.approx(slow.item(), rel=1e-5)
     logs = method.context.logs
     names = ("divergence", "classes", "attention")
@@ -207,7 +207,7 @@ def test_gradient_norms_are_those_of_each_term_along_the_sphere(name, scale):
 def test_a_term_alone_needs_no_database():
     method = make(weights={"divergence": 0, "attention": 0})
     loss, _ = step(method)
-    assert not method.context.asked and loss.item() == pytest.approx(method.context.logs["term/classes"])
+    assert not method.context.requests and loss.item() == pytest.approx(method.context.logs["term/classes"])
 
 
 def test_views_can_be_compared_as_points():
@@ -218,13 +218,13 @@ def test_views_can_be_compared_as_points():
         pairs = [(1 - views[i] @ views[j]) ** 2 for i in range(3) for j in range(i)]
         expected.append(sum(pairs) ** 0.5)
     assert loss.item() == pytest.approx(float(sum(expected) / len(expected)), rel=1e-5)
-    assert method.context.logs["gradient/divergence"] > 0 and not method.context.asked, "no database is needed"
+    assert method.context.logs["gradient/divergence"] > 0 and not method.context.requests, "no database is needed"
     both = make(distance="cosine", weights={"classes": 0})
     more, _ = step(both)
-    assert both.context.asked and more.item() == pytest.approx(loss.item() + both.context.logs["term/attention"])
+    assert both.context.requests and more.item() == pytest.approx(loss.item() + both.context.logs["term/attention"])
 
 
-def test_a_collapse_is_told_once(capsys):
+def test_a_collapse_is_reported_once(capsys):
     method = make()
     z = torch.ones(4, 2, DIM) / DIM**0.5
     for _ in range(2):
@@ -240,7 +240,7 @@ def made_at(unit, every, steps, each):
     for number in range(1, steps + 1):
         method.context.epoch = (number - 1) // each
         step(method, number)
-    return [number for number, _ in method.context.asked], method
+    return [number for number, _ in method.context.requests], method
 
 
 def test_the_database_is_made_anew_when_it_is_due():
@@ -274,7 +274,7 @@ def test_a_stale_database_is_part_of_the_state():
     fresh = make(refresh={"unit": "never"})
     fresh.load_state_dict(method.state_dict())
     assert step(fresh, 5)[0].item() == step(method, 5)[0].item()
-    assert len(fresh.context.asked) == 0
+    assert len(fresh.context.requests) == 0
     other = make(split_seed=1)
     with pytest.raises(LookalikeError, match="another database"):
         other.load_state_dict(method.state_dict())
@@ -307,7 +307,7 @@ def test_full_retrieval_with_gradient_sends_the_database_its_own():
     method = make(place, full="gradient", weights={"classes": 0.0})
     _, z = step(method, 1)
     step(method, 2)
-    assert len(place.asked) == 2 and len(sent) == 2  # embedded at every step
+    assert len(place.requests) == 2 and len(sent) == 2  # embedded at every step
     assert sent[0][0].tolist() == method.split.database.tolist()
     rows = method.vectors.double().requires_grad_()
     heads = {name: p.detach().double() for name, p in method.heads.named_parameters()}
@@ -389,7 +389,7 @@ def test_a_map_without_queries_is_empty(monkeypatch):
     assert method.maps.shape[-2:] == (1, 3) and torch.isnan(method.maps).all()
 
 
-def test_maps_are_kept_at_the_steps_asked_for():
+def test_maps_are_stored_at_the_requested_steps():
     method = make(map_steps=[2, 5])
     for number in (1, 2):
         step(method, number)

@@ -74,8 +74,8 @@ def test_permuted_labels_are_dealt_out_and_come_back_in_any_order():
     dealt = method.stream.shuffled(rows.labels, rows.ids, 1, "shared")
     assert sorted(dealt.tolist()) == sorted(rows.labels.tolist())
     assert dealt.tolist() != rows.labels.tolist()
-    turned = method.stream.shuffled(rows.labels.flip(0), rows.ids.flip(0), 1, "shared")
-    assert torch.equal(turned, dealt.flip(0))
+    flipped = method.stream.shuffled(rows.labels.flip(0), rows.ids.flip(0), 1, "shared")
+    assert torch.equal(flipped, dealt.flip(0))
 
 
 def test_the_discriminator_steps_as_adam_does():

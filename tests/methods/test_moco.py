@@ -75,10 +75,10 @@ def test_keys_are_shuffled_and_put_back():
     method, seen = make(), []
     usual = method.context.features
 
-    def watch(given, view, model=None):
+    def watch(a_batch, view, model=None):
         if model is not None:
-            seen.append(given.views[0])
-        return usual(given, view, model)
+            seen.append(a_batch.views[0])
+        return usual(a_batch, view, model)
 
     method.context.features = watch
     rows = batch()

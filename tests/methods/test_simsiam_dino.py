@@ -63,7 +63,7 @@ def test_dino_is_the_cross_entropy_with_a_centered_sharp_teacher():
     assert method.loss(rows, batch()).item() == pytest.approx(total / 8, rel=1e-4)
 
 
-def test_dinos_teacher_follows_and_is_what_is_kept():
+def test_dinos_teacher_follows_and_is_exported():
     method = make_dino(momentum=0.9)
     assert method.export_model() is method.teacher and method.extra_models() == {"student": method.context.model}
     before = [p.clone() for p in method.teacher.parameters()]
@@ -85,7 +85,7 @@ def test_the_gradient_reaches_the_backbone_and_heads(make):
     assert all(p.grad is not None for p in moved)
 
 
-def test_without_the_library_the_sentence_says_how_to_get_it(monkeypatch):
+def test_without_the_library_the_error_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "lightly.loss", None)
     with pytest.raises(LookalikeError, match=r"pip install 'lookalike\[ssl\]'"):
         _utils.import_lightly("loss", "DINOLoss", "dino")

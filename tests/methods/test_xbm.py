@@ -113,7 +113,7 @@ def test_noise_estimated_from_the_run_is_logged():
     assert method.context.logs["memory/gain"] < 0.9  # random batches: nothing moves but noise
 
 
-def test_watched_rows_are_given_to_the_meter():
+def test_watched_rows_are_passed_to_the_meter():
     method = make(memory={"size": 36, "drift": "xbn"})
     assert method.memory_rows(8) is None
     step(method, 1)

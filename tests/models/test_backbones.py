@@ -62,7 +62,7 @@ def test_a_timm_name_without_weights_fails_at_once_offline(monkeypatch: pytest.M
         Embedder.from_pretrained("test_resnet")
 
 
-def test_weights_in_the_cache_of_torch_hub_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_weights_in_the_cache_of_torch_hub_are_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     source = backbones.create_backbone("test_resnet")
     stored = tmp_path / "hub" / "checkpoints" / "weights.pth"

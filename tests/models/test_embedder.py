@@ -59,7 +59,7 @@ def test_a_full_pca_head_keeps_every_similarity(model: Embedder) -> None:
     np.testing.assert_allclose(after @ after.T, before @ before.T, atol=1e-5)
 
 
-def test_pca_head_does_not_depend_on_chance(make: Callable[..., Embedder]) -> None:
+def test_pca_head_is_deterministic(make: Callable[..., Embedder]) -> None:
     a, b = make(), make()
     rows = features(a)
     a.set_pca_head(rows, 4)

@@ -51,7 +51,7 @@ def test_what_it_says_about_itself(exported: tuple[Embedder, Path, exporting.Exp
     assert str(out.parent) not in str(about)  # nothing of the machine it was made on
 
 
-def test_a_file_that_differs_is_not_kept(
+def test_a_file_that_differs_is_removed(
     exported: tuple[Embedder, Path, exporting.ExportResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, out, _ = exported

@@ -102,7 +102,7 @@ def test_a_run_stands_for_its_model(model: Embedder, tmp_path: Path) -> None:
     assert Embedder.from_pretrained(run.path).fingerprint() == model.fingerprint()
 
 
-def test_a_run_is_found_by_name(model: Embedder) -> None:
+def test_a_run_is_opened_by_name(model: Embedder) -> None:
     run = Run.create("test", {})
     model.save_pretrained(run.model)
     assert Embedder.from_pretrained(run.path.name).fingerprint() == model.fingerprint()
@@ -143,7 +143,7 @@ def broken(saved: Path, how: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("how", "sentence"),
+    ("how", "message"),
     [
         ("no format", "no format number"),
         ("newer", "update lookalike"),
@@ -157,9 +157,9 @@ def broken(saved: Path, how: str) -> str:
         ("no config", "not a model folder"),
     ],
 )
-def test_broken_folders(saved: Path, how: str, sentence: str) -> None:
+def test_broken_folders(saved: Path, how: str, message: str) -> None:
     broken(saved, how)
-    with pytest.raises(LookalikeError, match=sentence) as caught:
+    with pytest.raises(LookalikeError, match=message) as caught:
         Embedder.from_pretrained(saved)
     assert "\n" not in str(caught.value)
 

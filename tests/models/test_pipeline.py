@@ -149,7 +149,7 @@ def test_a_batch_of_nothing_but_failures(model: Embedder, files: list[Path], row
 
 
 @pytest.mark.parametrize(
-    ("bad", "sentence"),
+    ("bad", "message"),
     [
         ({"on_error": "ignore"}, "on_error"),
         ({"batch_size": 0}, "batch_size"),
@@ -157,8 +157,8 @@ def test_a_batch_of_nothing_but_failures(model: Embedder, files: list[Path], row
         ({"precision": "int8"}, "not a precision"),
     ],
 )
-def test_bad_options(model: Embedder, files: list[Path], bad: dict[str, object], sentence: str) -> None:
-    with pytest.raises(LookalikeError, match=sentence):
+def test_bad_options(model: Embedder, files: list[Path], bad: dict[str, object], message: str) -> None:
+    with pytest.raises(LookalikeError, match=message):
         model.encode(files, **bad)
 
 

@@ -89,7 +89,7 @@ def test_a_fused_graph_gives_what_the_model_gives(name: str, layer: str, monkeyp
 
 
 @pytest.mark.parametrize("name", ["test_efficientnet", "test_vit"])
-def test_new_weights_are_frozen_into_the_trace_that_is_kept(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_weights_are_frozen_into_the_cached_trace(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Embedder.from_pretrained(name, weights="random")
     model.set_random_head(16)
     crops = np.stack([model.crop(image) for image in IMAGES])
@@ -143,7 +143,7 @@ def test_a_graph_is_no_way_round_a_hook(model: Embedder, monkeypatch: pytest.Mon
         ("embedding", model.head, False),
     ):
         seen: list[object] = []
-        handle = place.register_forward_hook(lambda *given, seen=seen: seen.append(given))
+        handle = place.register_forward_hook(lambda *args, seen=seen: seen.append(args))
         assert (torch_runtime.fused_graph(model, layer, "f32", 2) is not None) == free
         model.features(IMAGES, layer=layer, runtime="torch")
         assert bool(seen) != free
@@ -197,7 +197,7 @@ def test_auto_waits_until_it_pays(make: Callable[..., Embedder], home: Path) -> 
     assert chosen(model, IMAGES[0]) == "torch"  # another model
 
 
-def test_auto_looks_at_a_generator_and_loses_nothing(make: Callable[..., Embedder], home: Path) -> None:
+def test_auto_peeks_at_a_generator_and_loses_nothing(make: Callable[..., Embedder], home: Path) -> None:
     model = make()
 
     def source(count: int) -> Iterator[np.ndarray]:
@@ -321,7 +321,7 @@ def test_openvino_cannot_phone_home(model: Embedder) -> None:
     assert telemetry.tm.__name__.endswith("telemetry_stub")
 
 
-def test_only_so_many_compiled_models_are_kept(model: Embedder) -> None:
+def test_only_so_many_compiled_models_are_cached(model: Embedder) -> None:
     path = openvino_runtime.convert(model, "embedding")
     for block in range(1, openvino_compiled.compiled_models.max_size + 3):
         openvino_compiled.compile_model(path, block, "f32")

@@ -31,8 +31,8 @@ def evidence(vectors, features, kinds, row):
     def score(rank):
         return float(vectors[row] @ vectors[own[min(rank, len(own)) - 1]])
 
-    def back(wanted, found):
-        return math.log1p(found.index(wanted) if wanted in found else len(found))
+    def back(item, ranking):
+        return math.log1p(ranking.index(item) if item in ranking else len(ranking))
 
     def shared(one, two, k):
         return len(set(one[:k]) & set(two[:k])) / k

@@ -74,8 +74,8 @@ class Factory:
         return s.HitRow(query=self.image(kind, 900 + seed), lists=result, note=note)
 
 
-def value(v: float, half: float, **look: object) -> s.Value:
-    return s.Value(value=v, low=v - half, high=v + half * 1.1, **look)
+def value(v: float, half: float, **options: object) -> s.Value:
+    return s.Value(value=v, low=v - half, high=v + half * 1.1, **options)
 
 
 def verdict(use_trained: bool = True) -> s.Verdict:

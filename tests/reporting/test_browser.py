@@ -90,8 +90,8 @@ def test_without_scripts_everything_can_be_read(browser, whole_report):
         assert page.locator("canvas").count() == 0
         for map_ in page.locator(".field img").all():
             assert map_.is_visible() and image_of(map_).std() > 5
-        for look in ("img.pic", "svg.pic"):
-            shown = page.locator(f".hits {look}").first
+        for selector in ("img.pic", "svg.pic"):
+            shown = page.locator(f".hits {selector}").first
             assert shown.is_visible() and image_of(shown).std() > 5
         numbers = page.locator("details.numbers").first
         numbers.locator("summary").click()

@@ -47,7 +47,7 @@ def test_attributes_our_policy_blocks_are_refused(attribute):
         h("p", **{attribute: "x"})
 
 
-def test_a_long_name_is_cut_and_its_whole_kept_aside():
+def test_a_long_name_is_cut_and_stands_whole_in_its_title():
     (element,) = read(name("x" * 500)).elements
     assert len(element.text) == 160 and element.text.endswith("…") and len(element.attributes["title"]) == 500
 

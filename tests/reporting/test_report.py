@@ -195,7 +195,7 @@ def test_for_the_goal_only_the_map_gives_up_thumbnails(whole_run):
     assert "rows are shown" not in lean
 
 
-def test_a_image_that_is_gone_is_counted(tmp_path):
+def test_an_image_that_is_gone_is_counted(tmp_path):
     gone = s.Image(file="f" * 32 + ".jpg", alt="a lost gull")
     drawn = read(render(small_run(tmp_path / "run", s.Hits(rows=[s.HitRow(query=gone, lists=[])]))))
     assert "1 images are missing from the run's folder" in drawn.one("footer").text

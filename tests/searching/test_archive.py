@@ -48,7 +48,7 @@ archive.restore(file=sys.argv[1], index=sys.argv[2], store=sys.argv[3], progress
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
+def backup_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
     """A backup of twelve images."""
     fake.install(monkeypatch)
     images = helpers.make_images(tmp_path / "images", classes=3, images=4)
@@ -57,17 +57,17 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
     return lookalike.backup(index=tmp_path / "index", out=tmp_path / "kept.tar", progress=False).path
 
 
-def killed(kept: Path, place: Path | str, store: str) -> None:
-    command = [sys.executable, "-c", KILLED, str(kept), str(place), store]
+def killed(backup_file: Path, place: Path | str, store: str) -> None:
+    command = [sys.executable, "-c", KILLED, str(backup_file), str(place), store]
     done = subprocess.run(command, cwd=helpers.ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_restoring_after_a_kill_and_purging_what_it_left(
-    kept: Path, tmp_path: Path, home: Path, any_store: str
+    backup_file: Path, tmp_path: Path, home: Path, any_store: str
 ) -> None:
     place = tmp_path / "again"
-    killed(kept, place, any_store)
+    killed(backup_file, place, any_store)
     [part] = archive.leftovers(place)
     stale = shutil.copytree(part / "generations" / "1", tmp_path / "stale")
     assert part.parent == tmp_path and not place.exists()
@@ -75,14 +75,14 @@ def test_restoring_after_a_kill_and_purging_what_it_left(
     plan = lookalike.purge(index=place, dry_run=True)
     assert plan.bytes > 5_000 and plan.images == 0 and part.exists()
 
-    made = lookalike.restore(file=kept, index=place, store=any_store, progress=False)
+    made = lookalike.restore(file=backup_file, index=place, store=any_store, progress=False)
     assert made.images == 12 and archive.leftovers(place) == [] and Index.open(place).store.count() == 12
     if any_store.startswith("milvus"):
         with pytest.raises(LookalikeError):
             store_class(any_store).open(str(stale)).count()
 
     shutil.copytree(place, tmp_path / ".again.abcdefgh.part") if any_store == "local" else killed(
-        kept, "by name", any_store
+        backup_file, "by name", any_store
     )
     lookalike.purge(index=place if any_store == "local" else "by name")
     assert archive.leftovers(place) == [] and not list(tmp_path.rglob(".*.part"))
@@ -91,24 +91,24 @@ def test_restoring_after_a_kill_and_purging_what_it_left(
 
 
 def test_a_restore_that_is_still_at_work_is_not_swept(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "again"
     real = archive._check
 
     def during(*args: Any) -> None:
-        for other in (lookalike.purge, lambda index: lookalike.restore(file=kept, index=index, progress=False)):
+        for other in (lookalike.purge, lambda index: lookalike.restore(file=backup_file, index=index, progress=False)):
             with pytest.raises(Locked, match="Restoring `again`"):
                 other(index=place)
         real(*args)
 
     monkeypatch.setattr(archive, "_check", during)
-    assert lookalike.restore(file=kept, index=place, progress=False).images == 12
+    assert lookalike.restore(file=backup_file, index=place, progress=False).images == 12
     assert Index.open(place).store.count() == 12
 
 
 def test_a_leftover_whose_server_is_away_is_reported(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It does not stand in the way of a restore, but `purge` does not claim to have deleted it."""
     place, part = tmp_path / "again", tmp_path / ".again.abcdefgh.part"
@@ -119,7 +119,7 @@ def test_a_leftover_whose_server_is_away_is_reported(
 
     with monkeypatch.context() as patch:
         patch.setattr(archive, "remove_generations", away)
-        assert lookalike.restore(file=kept, index=place, progress=False).images == 12
+        assert lookalike.restore(file=backup_file, index=place, progress=False).images == 12
         assert "cannot be deleted: No server answers." in capfd.readouterr().err
         with pytest.raises(Unavailable):
             lookalike.purge(index=place)
@@ -137,16 +137,16 @@ def test_parts_are_distinguished_by_whole_names(tmp_path: Path) -> None:
     assert files.leftover_parts(tmp_path / "none" / "a") == []
 
 
-def test_the_space_of_a_leftover_is_used(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_space_of_a_leftover_is_used(backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = tmp_path / ".again.abcdefgh.part"
     shutil.copytree(tmp_path / "index", part)
     monkeypatch.setattr(files, "free_bytes", lambda path: 1_000 if part.exists() else 10**9)
-    assert lookalike.restore(file=kept, index=tmp_path / "again", progress=False).images == 12
+    assert lookalike.restore(file=backup_file, index=tmp_path / "again", progress=False).images == 12
     assert Index(tmp_path / "again").generation.complete
 
 
-def members(kept: Path) -> dict[str, bytes]:
-    with tarfile.open(kept) as tar:
+def members(backup_file: Path) -> dict[str, bytes]:
+    with tarfile.open(backup_file) as tar:
         return {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
 
 
@@ -166,8 +166,8 @@ def write(path: Path, parts: dict[str, bytes], **odd: Any) -> Path:
     "name",
     ["../evil", "/tmp/evil", "generations/1/model/../../evil", "generations/1/other", "generations/x/table.parquet"],
 )
-def test_a_planted_member_is_refused(kept: Path, tmp_path: Path, name: str) -> None:
-    parts = members(kept)
+def test_a_planted_member_is_refused(backup_file: Path, tmp_path: Path, name: str) -> None:
+    parts = members(backup_file)
     assert lookalike.restore(file=write(tmp_path / "good.tar", parts), index=tmp_path / "good", progress=False)
     bad = write(tmp_path / "bad.tar", parts | {name: b"x"})
     before = sorted(tmp_path.rglob("*"))
@@ -176,8 +176,8 @@ def test_a_planted_member_is_refused(kept: Path, tmp_path: Path, name: str) -> N
     assert sorted(tmp_path.rglob("*")) == before and not Path("/tmp/evil").exists()
 
 
-def test_planted_tables_triggers_links_and_holes_are_refused(kept: Path, tmp_path: Path) -> None:
-    parts = members(kept)
+def test_planted_tables_triggers_links_and_holes_are_refused(backup_file: Path, tmp_path: Path) -> None:
+    parts = members(backup_file)
     for number, statement in enumerate(
         (
             "CREATE VIEW v AS SELECT 1",
@@ -212,12 +212,12 @@ def test_planted_tables_triggers_links_and_holes_are_refused(kept: Path, tmp_pat
 
 
 def test_a_table_that_fills_the_memory_and_a_deep_document_are_refused(
-    kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    parts, bomb = members(kept), tmp_path / "bomb.parquet"
+    parts, bomb = members(backup_file), tmp_path / "bomb.parquet"
     monkeypatch.setattr(archive, "READ_TABLES", archive.READ_TABLES.replace("1 << 30", "1 << 28"))  # to be quick
     value = pa.array(["x" * 100_000_000])
     with pq.ParquetWriter(bomb, pa.schema([("a", pa.string())]), compression="zstd", use_dictionary=False) as writer:
@@ -237,8 +237,8 @@ def test_a_table_that_fills_the_memory_and_a_deep_document_are_refused(
     assert not (tmp_path / "bad").exists()
 
 
-def test_a_restore_connects_to_no_server_unrequested(kept: Path, tmp_path: Path) -> None:
-    parts = members(kept)
+def test_a_restore_connects_to_no_server_unrequested(backup_file: Path, tmp_path: Path) -> None:
+    parts = members(backup_file)
     document = json.loads(parts["backup.json"])
     document["manifest"]["generations"][0]["store"] = "milvus://203.0.113.1:19530"
     bad = write(tmp_path / "server.tar", parts | {"backup.json": json.dumps(document).encode()})
@@ -246,7 +246,7 @@ def test_a_restore_connects_to_no_server_unrequested(kept: Path, tmp_path: Path)
     assert Index(tmp_path / "here").generation.store == "local"
 
 
-def test_a_backup_is_one_state_while_rows_are_written(kept: Path, tmp_path: Path) -> None:
+def test_a_backup_is_one_state_while_rows_are_written(backup_file: Path, tmp_path: Path) -> None:
     """Rows come, go and are compacted all the while; every backup is whole."""
     place = tmp_path / "index"
     stop = threading.Event()
@@ -279,7 +279,7 @@ def test_a_backup_is_one_state_while_rows_are_written(kept: Path, tmp_path: Path
             assert LocalStore.verify(opened.store) == []  # type: ignore[arg-type]
 
 
-def test_killed_at_every_change_of_a_switch(kept: Path, tmp_path: Path) -> None:
+def test_killed_at_every_change_of_a_switch(backup_file: Path, tmp_path: Path) -> None:
     place, images = tmp_path / "index", tmp_path / "images"
     model: Any = fake.FakeEmbedder(1)
     update_index(images.resolve(), place, model=model, live=False, progress=False)
@@ -291,7 +291,7 @@ def test_killed_at_every_change_of_a_switch(kept: Path, tmp_path: Path) -> None:
     assert Index(place).generation.number == 2 and strike > 2
 
 
-def test_killed_at_every_change_of_a_backup(kept: Path, tmp_path: Path) -> None:
+def test_killed_at_every_change_of_a_backup(backup_file: Path, tmp_path: Path) -> None:
     """Half a backup has another name, the next attempt clears it away, and the index is as it was."""
     place, out, strike = tmp_path / "index", tmp_path / "out" / "again.tar", 1
     out.parent.mkdir()
@@ -307,7 +307,7 @@ def test_killed_at_every_change_of_a_backup(kept: Path, tmp_path: Path) -> None:
     assert list(out.parent.iterdir()) == [out], "nothing is left of those that were killed"
 
 
-def test_killed_at_every_change_of_a_purge(kept: Path, tmp_path: Path) -> None:
+def test_killed_at_every_change_of_a_purge(backup_file: Path, tmp_path: Path) -> None:
     for strike in itertools.count(1):
         place = shutil.copytree(tmp_path / "index", tmp_path / f"{strike}")
         if not killed_at(strike, lambda place=place: lookalike.purge(index=place)):  # type: ignore[misc]
@@ -318,7 +318,7 @@ def test_killed_at_every_change_of_a_purge(kept: Path, tmp_path: Path) -> None:
     assert strike > 3 and not place.exists()
 
 
-def test_verify_finds_what_is_damaged(kept: Path, tmp_path: Path) -> None:
+def test_verify_finds_what_is_damaged(backup_file: Path, tmp_path: Path) -> None:
     place = tmp_path / "index"
     assert lookalike.verify(index=place, progress=False).recall == 1.0
     vectors = place / "generations" / "1" / "vectors-1.f32"
@@ -332,7 +332,7 @@ def test_verify_finds_what_is_damaged(kept: Path, tmp_path: Path) -> None:
         lookalike.verify(index=place, progress=False)
 
 
-def test_an_index_of_a_pre_release_is_made_again(kept: Path, tmp_path: Path) -> None:
+def test_an_index_of_a_pre_release_is_made_again(backup_file: Path, tmp_path: Path) -> None:
     place = tmp_path / "old"
     (place / "generations" / "1" / "store").mkdir(parents=True)
     (place / "index.json").write_text('{"format": 1, "kind": "index"}')
@@ -343,7 +343,7 @@ def test_an_index_of_a_pre_release_is_made_again(kept: Path, tmp_path: Path) -> 
     assert not (place / "index.json").exists() and Index.open(place).store.count() == 12
 
 
-def test_what_a_killed_first_run_left_is_purged_or_overwritten(kept: Path, tmp_path: Path) -> None:
+def test_what_a_killed_first_run_left_is_purged_or_overwritten(backup_file: Path, tmp_path: Path) -> None:
     model: Any = fake.FakeEmbedder()
     strike = 0
     while True:

@@ -39,7 +39,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def wanted(root: Path, *paths: str) -> list[file_moves.FileToMove]:
+def to_move(root: Path, *paths: str) -> list[file_moves.FileToMove]:
     return [file_moves.FileToMove(path, (s := (root / path).stat()).st_size, s.st_mtime) for path in paths]
 
 
@@ -64,7 +64,7 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
 
     def away() -> None:
         here = [path for path in ("b/copy 0.jpg", "b/copy 1.jpg") if (photos / path).exists()]
-        file_moves.move(photos, wanted(photos, *here), target)
+        file_moves.move(photos, to_move(photos, *here), target)
 
     def act() -> object:
         if back:
@@ -89,7 +89,7 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
 
 
 def test_a_killed_move_is_in_the_history_with_what_it_moved(photos: Path, target: Path) -> None:
-    files, strike = wanted(photos, "b/copy 0.jpg", "b/copy 1.jpg"), 1
+    files, strike = to_move(photos, "b/copy 0.jpg", "b/copy 1.jpg"), 1
     while True:
         assert killed(strike, lambda: file_moves.move(photos, files, target))
         if (target / "b" / "copy 1.jpg").exists():
@@ -130,11 +130,11 @@ def test_the_command_is_killed_and_repeated(photos: Path, home: Path, cli: Any) 
 
 
 def test_a_torn_line_does_not_swallow_the_next(photos: Path, target: Path) -> None:
-    first = wanted(photos, "b/copy 0.jpg")
+    first = to_move(photos, "b/copy 0.jpg")
     file_moves.move(photos, first, target)
     with (target / file_moves.JOURNAL).open("a") as journal:
         journal.write('{"batch": "20260101-000000-abcd", "pa')
-    file_moves.move(photos, wanted(photos, "b/copy 1.jpg"), target)
+    file_moves.move(photos, to_move(photos, "b/copy 1.jpg"), target)
     lines = (target / file_moves.JOURNAL).read_text().splitlines()
     assert len(lines) == 3 and json.loads(lines[2])["path"] == "b/copy 1.jpg"
     assert all_back(photos) == 2 and len(contents(photos)) == 5
@@ -142,14 +142,14 @@ def test_a_torn_line_does_not_swallow_the_next(photos: Path, target: Path) -> No
 
 def test_a_batch_that_is_back_stays_back_when_its_files_move_again(photos: Path, target: Path) -> None:
     for _ in range(2):
-        file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+        file_moves.move(photos, to_move(photos, "b/copy 0.jpg"), target)
         newest, *older = file_moves.history(photos)
         assert newest.state == "moved" and all(batch.state == "back" for batch in older)
         file_moves.back(photos)
 
 
 def test_file_moves_back_an_older_batch_does_not_make_it_the_newest(photos: Path, target: Path) -> None:
-    names = [file_moves.move(photos, wanted(photos, f"b/copy {n}.jpg"), target).id for n in range(2)]
+    names = [file_moves.move(photos, to_move(photos, f"b/copy {n}.jpg"), target).id for n in range(2)]
     (photos / "b" / "copy 0.jpg").write_bytes(b"another")
     assert file_moves.back(photos, names[0]).left == [{"path": "b/copy 0.jpg", "why": "another file has its name now"}]
     assert [batch.id for batch in file_moves.history(photos)] == names[::-1]
@@ -170,7 +170,7 @@ def test_where_the_old_name_cannot_go_the_file_stays(
         with monkeypatch.context() as patch:
             patch.setattr(os, "unlink", refuse)
             with disk(between):
-                batch = file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+                batch = file_moves.move(photos, to_move(photos, "b/copy 0.jpg"), target)
         assert batch.left == [{"path": "b/copy 0.jpg", "why": "Permission denied"}]
         assert contents(photos) == before and set(contents(target)) <= {file_moves.JOURNAL}
         assert not file_moves.history(photos)
@@ -178,7 +178,7 @@ def test_where_the_old_name_cannot_go_the_file_stays(
 
 def test_a_link_to_the_moved_file_is_not_taken_for_it(photos: Path, target: Path) -> None:
     """Somebody put a link where the file was: to take that for the file would be to delete it."""
-    file_moves.move(photos, wanted(photos, "b/copy 0.jpg"), target)
+    file_moves.move(photos, to_move(photos, "b/copy 0.jpg"), target)
     (photos / "b" / "copy 0.jpg").symlink_to(target / "b" / "copy 0.jpg")
     assert file_moves.back(photos).left[0]["why"] == "another file has its name now"
     assert (target / "b" / "copy 0.jpg").exists()

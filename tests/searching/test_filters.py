@@ -34,7 +34,7 @@ def test_filters_in_words() -> None:
 
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("column", COLUMNS)
-def test_what_is_kept_of_a_filter_is_read_as_it_was_meant(column: str, value: str) -> None:
+def test_a_stored_filter_is_read_as_it_was_written(column: str, value: str) -> None:
     for prefix, negate in ((False, False), (False, True), (True, False)):
         if prefix and value.endswith("\\"):
             continue  # no path below a folder begins with that alone
@@ -83,13 +83,13 @@ def shelf(tmp_path: Path) -> Path:
         writer = csv.writer(file)
         writer.writerow(["path", *COLUMNS, "_label"])
         for number in range(len(VALUES)):
-            turned = [VALUES[(number + k) % len(VALUES)] for k in range(len(COLUMNS))]
-            writer.writerow([f"class-00/{number}.jpg", *turned, "own"])
+            row_values = [VALUES[(number + k) % len(VALUES)] for k in range(len(COLUMNS))]
+            writer.writerow([f"class-00/{number}.jpg", *row_values, "own"])
     return folder / "list.csv"
 
 
-def found(place: Path, image: Path, **asked: Any) -> set[str]:
-    hits = search(query=image, index=place, k=100, all=True, **asked)
+def hit_paths(place: Path, image: Path, **options: Any) -> set[str]:
+    hits = search(query=image, index=place, k=100, all=True, **options)
     assert isinstance(hits, Hits)
     return {hit.path for hit in hits} | {path for hit in hits for path in hit.copies}
 
@@ -108,7 +108,7 @@ def test_every_column_and_value_can_be_filtered_by(
             for value, _ in opened.store.facets(column, limit=100)[:: 1 if column == "label" else 4]:
                 expected = {path for path, line in rows.items() if line.get(column) == value}
                 rule = to_rule([Condition(column, (value,))])
-                assert found(opened, image, filters=rule) == expected and len(expected) == 1, rule  # type: ignore[arg-type]
+                assert hit_paths(opened, image, filters=rule) == expected and len(expected) == 1, rule  # type: ignore[arg-type]
     before = len(rows)
     done = index(folder=shelf, index=place, remove=[r"label=5\*"], progress=False)
     assert done.deleted == 1, "not the 50 mm"

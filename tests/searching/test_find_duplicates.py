@@ -54,8 +54,8 @@ def photos(tmp_path: Path, home: Path) -> Path:
     return folder
 
 
-def names(found: Any, kind: str) -> list[list[str]]:
-    return [[image.path for image in one.files] for one in found.of(kind)]
+def names(answer: Any, kind: str) -> list[list[str]]:
+    return [[image.path for image in one.files] for one in answer.of(kind)]
 
 
 def test_three_kinds_with_reasons(photos: Path) -> None:
@@ -70,7 +70,7 @@ def test_three_kinds_with_reasons(photos: Path) -> None:
     assert reasons["a/1.jpg"].startswith("less compressed")
     assert reasons["a/2.jpg"].startswith("more pixels")
     assert reasons["b/dated.jpg"].startswith("has a date")
-    assert "4" in kept_path(result, "near") and "cropped" not in kept_path(result, "near")
+    assert "4" in recommended_path(result, "near") and "cropped" not in recommended_path(result, "near")
     text = str(result)
     assert "Identical files  1 groups, 2 files" in text and "No files were moved" in text and "kept: older" in text
     document = json.loads(json.dumps(result.to_json()))
@@ -97,8 +97,8 @@ def test_a_date_that_is_none_is_no_date(photos: Path) -> None:
     assert iso_date("2019:07:21 10:11:12") == "2019-07-21T10:11:12"
 
 
-def kept_path(found: Any, kind: str) -> str:
-    one = found.of(kind)[0]
+def recommended_path(answer: Any, kind: str) -> str:
+    one = answer.of(kind)[0]
     return str(one.files[one.keep].path)
 
 

@@ -38,7 +38,7 @@ def flip(file: Path, position: int, bit: int = 0) -> None:
     file.write_bytes(bytes(raw))
 
 
-def is_found(place: Path) -> bool:
+def detects_damage(place: Path) -> bool:
     try:
         lookalike.verify(index=place, progress=False)
     except LookalikeError as error:
@@ -63,7 +63,7 @@ def test_a_bit_in_any_file_of_an_index(place: Path, tmp_path: Path) -> None:
         for position in rng.integers(len(raw), size=4):
             flip(file, int(position), 2)
             same = file.name == "map.parquet" and _hash_of_map(file.parent) == shown
-            assert is_found(place) or same, (file, position)
+            assert detects_damage(place) or same, (file, position)
             file.write_bytes(raw)
     assert lookalike.verify(index=place, progress=False).problems == []
 
@@ -76,14 +76,14 @@ def dump(database: Path) -> list[str] | None:
         return None
 
 
-def test_a_bit_in_the_database_is_found_or_changes_nothing(place: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_in_the_database_is_detected_or_harmless(place: Path, tmp_path: Path) -> None:
     file = place / "lookalike.db"
     raw, rng = file.read_bytes(), np.random.default_rng(1)
     before, result, harmless = dump(file), 0, 0
     used = np.flatnonzero(np.frombuffer(raw, np.uint8))  # of an empty page nothing is read
     for position in rng.choice(used, 120, replace=False):
         flip(file, int(position), int(rng.integers(8)))
-        if is_found(place):
+        if detects_damage(place):
             result += 1
         else:
             assert dump(file) == before, position
@@ -101,7 +101,7 @@ def test_a_letter_of_the_database(place: Path, text: str) -> None:
     start = raw.find(text.encode())
     while start >= 0:
         flip(file, start + len(text) - 2)
-        result, same = is_found(place), False
+        result, same = detects_damage(place), False
         if not result:
             file_now = file.read_bytes()
             file.write_bytes(raw)

@@ -42,7 +42,7 @@ def follow(monkeypatch: pytest.MonkeyPatch, steps: Iterator[object]) -> None:
     monkeypatch.setattr("lookalike.searching.indexing.watch_folder", functools.partial(watch, sleep=sleep))
 
 
-def found(place: Path) -> dict[str, str]:
+def indexed(place: Path) -> dict[str, str]:
     with Index.open(place) as opened:
         return {r.payload["path"]: r.payload["label"] for part in opened.store.scan() for r in part}
 
@@ -63,13 +63,13 @@ def test_files_may_still_be_arriving(folder: Path) -> None:
 
 
 def test_what_failed_is_tried_again_less_and_less_often(folder: Path) -> None:
-    watched, looks, waits = FolderWatcher(folder), 0, []
+    watched, scans, waits = FolderWatcher(folder), 0, []
     while len(waits) < 8:
-        looks += 1
+        scans += 1
         if watched.changed():
-            waits.append(looks)
+            waits.append(scans)
             watched.end_update(success=False)
-            looks = 0
+            scans = 0
     assert waits == [2, 2, 4, 8, 16, 32, REST, REST]
     while not watched.changed():
         pass
@@ -91,17 +91,17 @@ def test_an_index_follows_its_folder(
         return run(self)
 
     def steps() -> Iterator[None]:
-        assert "class-00/late.jpg" not in found(place)
+        assert "class-00/late.jpg" not in indexed(place)
         yield
         yield
-        assert "class-00/late.jpg" in found(place), "what came during the first run is not forgotten"
+        assert "class-00/late.jpg" in indexed(place), "what came during the first run is not forgotten"
         draw(one / "busy.jpg", 91)
         with hold(place / ".lock", "The index"):
             for _ in range(5):
                 yield
         for _ in range(5):
             yield
-        assert "class-00/busy.jpg" in found(place), "what could not be done is tried again"
+        assert "class-00/busy.jpg" in indexed(place), "what could not be done is tried again"
         draw(one / "away.jpg", 92)
         monkeypatch.setattr(os, "scandir", away)
         for _ in range(5):
@@ -110,7 +110,7 @@ def test_an_index_follows_its_folder(
         (one / "busy.jpg").unlink()
         for _ in range(10):
             yield
-        assert {"class-00/away.jpg", "class-00/busy.jpg"} & found(place).keys() == {"class-00/away.jpg"}
+        assert {"class-00/away.jpg", "class-00/busy.jpg"} & indexed(place).keys() == {"class-00/away.jpg"}
 
     def away(path: Any) -> Any:
         if Path(path) == folder:
@@ -135,11 +135,11 @@ def test_new_labels_in_a_list_are_seen(folder: Path, tmp_path: Path, monkeypatch
         table.write_text("path,label\nclass-00/0.jpg,gull\nclass-00/1.jpg,skua\n")
         yield
         yield
-        assert found(place) == {"class-00/0.jpg": "gull", "class-00/1.jpg": "skua"}
+        assert indexed(place) == {"class-00/0.jpg": "gull", "class-00/1.jpg": "skua"}
 
     follow(monkeypatch, steps())
     start(table, place)
-    assert found(place)["class-00/1.jpg"] == "skua"
+    assert indexed(place)["class-00/1.jpg"] == "skua"
 
 
 def test_scans_do_not_warn_again_and_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ def own(made: Any, tmp_path: Path) -> Index:
     return Index.open(tmp_path / "index")
 
 
-def test_a_map_is_drawn_once_and_kept(own: Index) -> None:
+def test_a_map_is_computed_once_and_stored(own: Index) -> None:
     with own:
         sketches: list[image_map.Map] = []
         first = image_map.draw_map(own, progress=False, sketch=sketches.append)

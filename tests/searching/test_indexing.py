@@ -260,10 +260,10 @@ def test_an_index_knows_its_model(
 ) -> None:
     place = tmp_path / "index"
     index(folder=folder, model=models / "first", index=place, progress=False)
-    sentence = r"This index was made with model \w{4} \(first\), not \w{4} \(second\): run `lookalike index FOLDER"
-    with pytest.raises(LookalikeError, match=sentence):
+    message = r"This index was made with model \w{4} \(first\), not \w{4} \(second\): run `lookalike index FOLDER"
+    with pytest.raises(LookalikeError, match=message):
         index(folder=folder, model=models / "second", index=place, progress=False)
-    with pytest.raises(LookalikeError, match=sentence):
+    with pytest.raises(LookalikeError, match=message):
         search(query=folder / "class-00" / "0.jpg", index=place, model=models / "second")
     assert len(search(query=folder / "class-00" / "0.jpg", index=place, model=models / "first", k=3)) == 3
 
@@ -495,7 +495,7 @@ def test_kill_9_while_indexing(tmp_path: Path, any_store: str) -> None:
     assert set(rows(place)) == paths(folder) and Index.open(place).generation.complete
 
 
-def test_ctrl_c_says_what_is_kept(
+def test_ctrl_c_reports_what_is_stored(
     folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("lookalike.searching.ingest.BATCH", 10)

@@ -90,13 +90,13 @@ def test_mistakes_give_one_line_errors_and_exit_2(
 ) -> None:
     secret = "hunter2"
     make = ("index", folder, "--model", model, "--index", "x", "--store")
-    for store, sentence in (
+    for store, message in (
         (f"milvus://root:{secret}@127.0.0.1", "An address must not contain a password"),
         ("milvus", "give its address, as in `milvus://host:19530`"),
         ("milvus://127.0.0.1:1", "No Milvus server answers at 127.0.0.1:1: start it, or check the address."),
     ):
         done = cli(*make, store)
-        assert done.code == 2 and sentence in done.err and secret not in done.out + done.err
+        assert done.code == 2 and message in done.err and secret not in done.out + done.err
         assert len(done.err.strip().splitlines()) == 1 and "Traceback" not in done.err, done.err
     monkeypatch.setenv(milvus_client.TOKEN, f"root:{secret}")
     refused = cli(*make, milvus)

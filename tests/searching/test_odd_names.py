@@ -76,7 +76,7 @@ def test_a_file_with_an_odd_name_that_stays_does_not_lose_the_others(odd: Path) 
     assert file_moves.history(odd) == [batch] and file_moves.back(odd).files == 1
 
 
-def test_texts_that_are_no_utf8_are_kept_and_printed(tmp_path: Path) -> None:
+def test_texts_that_are_no_utf8_are_stored_and_printed(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9 \xc3\xa9")
     write_json(tmp_path / "a.json", {"name": name})
     assert read_json(tmp_path / "a.json") == {"name": name}

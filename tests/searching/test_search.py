@@ -26,7 +26,7 @@ def ask(made: Any, query: Any = "class-01/0.jpg", **options: Any) -> Hits:
     return result
 
 
-def test_a_image_finds_itself_and_its_kind(made: Any) -> None:
+def test_an_image_finds_itself_and_its_kind(made: Any) -> None:
     hits = ask(made, k=8)
     assert len(hits) == 8 and hits[0].identical and hits[0].score == pytest.approx(1, abs=1e-4)
     assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
@@ -53,7 +53,7 @@ def test_bytes_pil_and_arrays_ask_like_files(made: Any) -> None:
             assert [hit.id for hit in ask(made, query, k=5)] == expected
 
 
-def test_a_folder_asks_for_each_image(made: Any) -> None:
+def test_a_folder_is_a_query_for_each_image(made: Any) -> None:
     images, place = made
     result = search(query=images / "class-00", index=place, k=2)
     assert isinstance(result, list) and len(result) == 12
@@ -121,7 +121,7 @@ def test_more_and_less(made: Any) -> None:
     assert sum(hit.label == "class-02" for hit in without) < sum(hit.label == "class-02" for hit in both[:10])
 
 
-def test_a_region_of_the_image_asks(made: Any, tmp_path: Path) -> None:
+def test_a_region_of_the_image_is_a_query(made: Any, tmp_path: Path) -> None:
     images, _ = made
     one, two = (np.asarray(Image.open(images / f"class-0{n}" / "0.jpg")) for n in (0, 3))
     Image.fromarray(np.concatenate([one, two], axis=1)).save(tmp_path / "both.png")
@@ -270,7 +270,7 @@ def test_calibration_gives_probabilities_that_rise_with_the_score(tmp_path: Path
     assert hits[1].closer_than is not None and hits[1].closer_than > 0.8
 
 
-def test_a_filter_does_not_make_the_rest_look_near(made: Any) -> None:
+def test_a_filter_does_not_change_similarities(made: Any) -> None:
     plain = {hit.id: hit for hit in ask(made, "class-01/0.jpg", k=61)}
     others = ask(made, "class-01/0.jpg", k=61, filters="label!=class-01")
     assert plain[others[0].id].probability is not None
@@ -293,7 +293,7 @@ def test_without_labels_there_are_no_percentages(tmp_path: Path, model: Path) ->
     assert hits[1].sureness == f"{hits[1].score:.3f}" and hits[1].closer_than is not None
 
 
-def test_a_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import io
     import sys
 

@@ -46,7 +46,7 @@ def test_an_upload_finds_its_kind_and_can_be_queried_again(client: Any, made: An
     assert image.headers["content-type"] == "image/jpeg" and Image.open(io.BytesIO(image.content)).size == (64, 48)
 
 
-def test_a_kept_query_can_be_forgotten(client: Any, made: Any, home: Path) -> None:
+def test_a_stored_query_can_be_deleted(client: Any, made: Any, home: Path) -> None:
     name = upload(client, (made[0] / "class-01" / "0.jpg").read_bytes()).json()["query"]["id"]
     assert user_rows("SELECT id FROM upload", ()) == [(name,)]
     assert client.delete(f"{API}/queries/{name}").status_code == 403
@@ -57,7 +57,7 @@ def test_a_kept_query_can_be_forgotten(client: Any, made: Any, home: Path) -> No
     assert client.get(f"/query/{name}.jpg").status_code == 404
 
 
-def test_queries_are_not_kept_when_disabled(made: Any, runs: Path, home: Path) -> None:
+def test_queries_are_not_stored_when_disabled(made: Any, runs: Path, home: Path) -> None:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app
@@ -81,7 +81,7 @@ def test_old_queries_go(client: Any, service: Any, made: Any, monkeypatch: pytes
     assert len(user_rows("SELECT id FROM upload", ())) == 3
 
 
-def test_more_like_a_image_of_the_index(client: Any) -> None:
+def test_more_like_an_image_of_the_index(client: Any) -> None:
     name = first_id(client)
     answer = client.get(f"{API}/search", params={"like": name, "k": 61}).json()
     assert answer["query"]["id"] == name and name not in [hit["id"] for hit in answer["hits"]]
@@ -204,7 +204,7 @@ def test_the_page_and_all_its_files_are_served(client: Any) -> None:
             assert "javascript" in answer.headers["content-type"]
 
 
-def test_a_image_that_left_the_disk(client: Any, made: Any, service: Any, tmp_path: Path) -> None:
+def test_an_image_that_left_the_disk(client: Any, made: Any, service: Any, tmp_path: Path) -> None:
     service.index.root = tmp_path / "gone"
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     answer = client.get(f"/thumb/{item['thumb']}/256.jpg")

@@ -66,8 +66,8 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     assert client.get(f"{API}/duplicates/groups").status_code == 409
     done = wait(client, post(client, "/duplicates/find").json())
     assert done["state"] == "finished", done["message"]
-    found = client.get(f"{API}/duplicates").json()
-    assert found["state"] == "ready" and found["counts"]["identical"] == {
+    document = client.get(f"{API}/duplicates").json()
+    assert document["state"] == "ready" and document["counts"]["identical"] == {
         "groups": 1, "files": 3, "bytes": 2 * (images / "class-01" / "3.jpg").stat().st_size,
     }  # fmt: skip
     page = client.get(f"{API}/duplicates/groups", params={"kind": "identical"}).json()
@@ -116,13 +116,13 @@ def test_a_thousand_groups_with_long_names_are_moved_at_once(client: Any, images
     body = json.dumps({"groups": [{"id": group["id"], "move": [file["id"] for file in group["files"][1:]]}]})
     headers = OURS | {"Content-Type": "application/json"}
 
-    def asked(size: int) -> Any:
+    def request(size: int) -> Any:
         return client.post(f"{API}/duplicates/move", content=body.ljust(size), headers=headers)
 
-    refused = asked(21_000_000)
+    refused = request(21_000_000)
     assert refused.status_code == 413 and "the limit is" in error_message(refused)
     assert len(list(images.rglob("*.jpg"))) == 62
-    assert asked(4_000_000).json()["files"] == 2 and len(list(images.rglob("*.jpg"))) == 60
+    assert request(4_000_000).json()["files"] == 2 and len(list(images.rglob("*.jpg"))) == 60
 
 
 def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +130,8 @@ def test_a_folder_that_cannot_be_written_to(client: Any, service: Any, monkeypat
 
     wait(client, post(client, "/duplicates/find").json())
     monkeypatch.setattr(os, "access", lambda *_: False)
-    found = client.get(f"{API}/duplicates").json()
-    assert not found["can_move"] and found["reason"].endswith("duplicates are listed, moving is off.")
+    document = client.get(f"{API}/duplicates").json()
+    assert not document["can_move"] and document["reason"].endswith("duplicates are listed, moving is off.")
     refused = post(client, "/duplicates/move", kind="identical")
     assert refused.status_code == 409 and "moving is off" in error_message(refused)
 
@@ -165,35 +165,35 @@ def test_runs_and_their_curves(client: Any, tmp_path: Path) -> None:
 
 
 def test_facets_follow_the_other_filters(client: Any) -> None:
-    found = client.get(f"{API}/facets", params={"f": ["label:class-01"]}).json()["facets"]
-    assert [facet["column"] for facet in found] == ["label"]
-    counts = {value["value"]: value["count"] for value in found[0]["values"]}
+    document = client.get(f"{API}/facets", params={"f": ["label:class-01"]}).json()["facets"]
+    assert [facet["column"] for facet in document] == ["label"]
+    counts = {value["value"]: value["count"] for value in document[0]["values"]}
     assert counts["class-01"] == 13 and counts["class-03"] == 13, "a column's own filter does not hide its values"
 
 
 def test_facets_follow_the_question(client: Any) -> None:
-    asked = {"like": "photos/class-01/0.jpg", "limit": 1000}
+    request = {"like": "photos/class-01/0.jpg", "limit": 1000}
     plain = client.get(f"{API}/facets").json()
     assert plain["nearest"] is None and "near" not in plain["facets"][0]["values"][0]
-    found = client.get(f"{API}/facets", params=asked).json()
-    values = found["facets"][0]["values"]
-    assert found["nearest"] == sum(value["near"] for value in values) <= found["images"]
+    document = client.get(f"{API}/facets", params=request).json()
+    values = document["facets"][0]["values"]
+    assert document["nearest"] == sum(value["near"] for value in values) <= document["images"]
     assert [v["near"] for v in values] == sorted((v["near"] for v in values), reverse=True)
-    hits = client.get(f"{API}/search", params={"like": asked["like"], "k": 600}).json()["hits"]
+    hits = client.get(f"{API}/search", params={"like": request["like"], "k": 600}).json()["hits"]
     labels = [hit["columns"]["label"] for hit in hits]
     assert {v["value"]: v["near"] for v in values} == {v["value"]: labels.count(v["value"]) for v in values}
-    held = client.get(f"{API}/facets", params=asked | {"f": "label:class-04"}).json()
+    held = client.get(f"{API}/facets", params=request | {"f": "label:class-04"}).json()
     assert {v["value"]: v["near"] for v in held["facets"][0]["values"]} == {v["value"]: v["near"] for v in values}
     assert held["nearest"] == labels.count("class-04"), "its own filter counts for all but the column itself"
     assert client.get(f"{API}/facets", params={"like": "photos/none.jpg"}).status_code == 404
 
 
-def test_what_lies_beyond_the_first_values_can_be_found(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_beyond_the_first_can_be_searched(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """`class-04` is the least frequent with 12 images, the last by name."""
 
     def label(address: str, **params: Any) -> tuple[int, list[str]]:
-        found = client.get(f"{API}/{address}", params=params).json()
-        facet = found["facets"][0] if "facets" in found else found
+        document = client.get(f"{API}/{address}", params=params).json()
+        facet = document["facets"][0] if "facets" in document else document
         return facet["total"], [value["value"] for value in facet["values"]]
 
     assert label("facets", limit=2) == (5, ["class-01", "class-02"])
@@ -206,8 +206,8 @@ def test_what_lies_beyond_the_first_values_can_be_found(client: Any, monkeypatch
     assert label("facets/label", find="nobody", f="label:class-04") == (0, [])
 
     def folders(**params: Any) -> tuple[int, list[str]]:
-        found = client.get(f"{API}/folders", params=params).json()
-        return found["total"], [row["folder"] for row in found["folders"]]
+        document = client.get(f"{API}/folders", params=params).json()
+        return document["total"], [row["folder"] for row in document["folders"]]
 
     assert folders(limit=2) == (5, ["class-00/", "class-01/"]) and folders(find="-04") == (1, ["class-04/"])
     assert folders(limit=5, f="label:class-04") == (1, ["class-04/"])
@@ -229,7 +229,7 @@ def test_folders_and_what_is_in_the_middle_of_a_value(client: Any) -> None:
     assert client.get(f"{API}/facets/label/typical", params={"value": "none"}).status_code == 404
 
 
-def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
+def test_a_part_of_an_image_is_a_query(client: Any, images: Path) -> None:
     def ask(**params: Any) -> Any:
         return client.get(f"{API}/search", params={"like": "photos/class-00/0.jpg", "k": 3, **params})
 
@@ -248,8 +248,8 @@ def test_a_part_of_a_image_asks(client: Any, images: Path) -> None:
     assert whole["hits"][0]["identical"] and not part["hits"][0]["identical"]
     again = client.get(f"{API}/search", params={"q": whole["query"]["id"], "box": "0,0,0.6,0.8", "k": 3}).json()
     assert [h["id"] for h in again["hits"]] == [h["id"] for h in part["hits"]]
-    kept_not = client.post(f"{API}/search", files=files, params={"keep": False}).json()
-    assert kept_not["query"]["id"] is None
+    unstored = client.post(f"{API}/search", files=files, params={"keep": False}).json()
+    assert unstored["query"]["id"] is None
 
 
 def test_words_need_a_model_that_reads(client: Any) -> None:
@@ -270,8 +270,8 @@ def test_columns_with_a_colon_or_called_area_can_be_filtered_by() -> None:
     columns = ["a", "a:b", "area"]
     where = partial(parse, columns=columns)
     live.index = SimpleNamespace(columns=columns, where=where)  # type: ignore[assignment]
-    wanted = [Condition("area", ("12.5",)), Condition("a:b", ("5*",)), Condition("a", ("x",), negate=True)]
-    assert live.where(["area:12.5", r"a:b:5\*", "a!:x"]) == wanted
+    expected_conditions = [Condition("area", ("12.5",)), Condition("a:b", ("5*",)), Condition("a", ("x",), negate=True)]
+    assert live.where(["area:12.5", r"a:b:5\*", "a!:x"]) == expected_conditions
     drawn = "area:3.000000fff000ffffff"
     assert live._is_area(drawn) and not live._is_area("area:12.5")
     live.index.columns = ["a"]

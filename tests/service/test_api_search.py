@@ -20,7 +20,7 @@ def encoded(width: int, height: int, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def test_an_upload_with_examples_is_queried_as_a_kept_one(client: Any) -> None:
+def test_an_upload_with_examples_is_queried_as_a_stored_one(client: Any) -> None:
     data = {"image": ("x.jpg", encoded(96, 64))}
     query_id = client.post(f"{API}/search", files=data).json()["query"]["id"]
     both = "more=images/class-01/1.jpg&less=images/class-02/2.jpg&f=path:class-*&k=20"
@@ -44,7 +44,7 @@ def test_the_shape_is_that_of_the_upright_image(client: Any, keep: str) -> None:
         assert answer["query"]["ratio"] == ratio
 
 
-def test_a_small_part_of_what_was_kept_can_be_searched_by(client: Any) -> None:
+def test_a_small_part_of_a_stored_query_can_be_searched_by(client: Any) -> None:
     """The part has 64 × 48 pixels in the image that was sent, 20 × 15 in what was kept of it."""
     query_id = client.post(f"{API}/search", files={"image": ("x.jpg", encoded(1600, 1200))}).json()["query"]["id"]
     assert client.get(f"{API}/search?q={query_id}&box=0.3,0.3,0.34,0.34").status_code == 200

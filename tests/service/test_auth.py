@@ -135,7 +135,7 @@ def test_cookies_of_neighbors_on_the_host_do_no_harm(locked: Any) -> None:
     assert client.get(f"{API}/session", headers=cookie | {"Host": "127.0.0.1:8081"}).json()["rights"] == "write"
 
 
-def test_keys_are_kept_as_hashes_and_seen_by_other_processes(home: Path) -> None:
+def test_keys_are_stored_as_hashes_and_read_by_other_processes(home: Path) -> None:
     keys = KeyStore()
     key, secret = keys.create("laptop", "write")
     data = b"".join(file.read_bytes() for file in home.glob(f"{FILE}*"))

@@ -78,8 +78,8 @@ def fuzz(service: Any, there: dict[str, Any], examples: int) -> int:
             seen += 1
             case.headers = {**(case.headers or {}), "X-Lookalike": "1"}
             if seen % 2:
-                for given_ in (case.path_parameters, case.query):
-                    given_.update({name: there[name] for name in list(given_ or {}) if name in there})
+                for parameters in (case.path_parameters, case.query):
+                    parameters.update({name: there[name] for name in list(parameters or {}) if name in there})
             judge(case.call(), f"{case.method} {case.path} {case.path_parameters} {case.query}")
 
         effort(examples)(given(case=operation.as_strategy())(check))()

@@ -115,7 +115,9 @@ def test_tiles_show_images(client: Any, ready: Any) -> None:
     assert client.get(f"{API}/map/{ready['gen']}/tile/1/2/0.jpg").status_code == 404
 
 
-def test_a_tile_with_a_hole_is_not_kept(client: Any, ready: Any, service: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_with_a_hole_is_not_stored(
+    client: Any, ready: Any, service: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = f"{API}/map/{ready['gen']}/tile/0/0/0.jpg"
     whole = client.get(address)
     assert "immutable" in whole.headers["cache-control"]

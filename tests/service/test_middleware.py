@@ -86,7 +86,7 @@ def test_what_counts_is_what_is_inside(client: Any, data: bytes, kind: str) -> N
     assert send(client, data, kind=kind).status_code == 200
 
 
-def test_requests_without_a_image(client: Any) -> None:
+def test_requests_without_an_image(client: Any) -> None:
     assert client.post(f"{API}/search").status_code == 422
     assert client.post(f"{API}/search", content=b"{}", headers={"content-type": "application/json"}).status_code == 422
     broken = client.post(
@@ -244,7 +244,7 @@ def test_redirects_do_not_repeat_the_host(client: Any) -> None:
     assert answer.status_code == 404 and "location" not in answer.headers
 
 
-def test_hosts_off_loopback_are_addresses_and_given_names(service: Any) -> None:
+def test_hosts_off_loopback_are_addresses_and_allowed_names(service: Any) -> None:
     from fastapi.testclient import TestClient
 
     from lookalike.service import create_app
@@ -335,8 +335,8 @@ def test_a_web_shop_may_use_the_api_if_it_is_named(service: Any) -> None:
     shop, other = (
         {"Origin": origin, "Sec-Fetch-Site": "cross-site"} for origin in ("https://shop.example", "https://x.example")
     )
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
-    preflight = client.options(f"{API}/search", headers=shop | asked)
+    cors = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+    preflight = client.options(f"{API}/search", headers=shop | cors)
     assert preflight.status_code == 204 and preflight.headers["access-control-allow-origin"] == "https://shop.example"
     assert "authorization" in preflight.headers["access-control-allow-headers"]
     assert "access-control-allow-credentials" not in preflight.headers, "cookies stay where they are"
@@ -347,7 +347,7 @@ def test_a_web_shop_may_use_the_api_if_it_is_named(service: Any) -> None:
     for headers in (other, other | key):
         refused = send(client, encoded(), headers=headers)
         assert refused.status_code == 403 and "access-control-allow-origin" not in refused.headers
-        assert "access-control-allow-origin" not in client.options(f"{API}/search", headers=headers | asked).headers
+        assert "access-control-allow-origin" not in client.options(f"{API}/search", headers=headers | cors).headers
     assert client.get(f"{API}/info", headers=shop).status_code == 401, "a key is needed as ever"
     for wrong in ("shop.example", "*", "https://shop.example/path"):
         with pytest.raises(LookalikeError, match="is no origin"):

@@ -188,7 +188,7 @@ def test_the_index_follows_its_folder_while_it_is_served(client: Any, service: A
 def test_a_watched_folder_is_tried_again_until_its_run_succeeds(
     client: Any, service: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def look() -> list[str]:
+    def refresh_once() -> list[str]:
         service.follower._next_scan = -1e9
         service.follower._scan_folder()
         helpers.until(lambda: not service.jobs.running())
@@ -197,14 +197,14 @@ def test_a_watched_folder_is_tried_again_until_its_run_succeeds(
     Image.fromarray(helpers.make_image(97)).save(place[0] / "class-00" / "came while nobody served.jpg")
     service.watch = 0.001
     with hold(place[1] / ".lock", "x"):
-        assert (look(), look()) == ([], ["failed"]), "what changed before the server started counts"
-        assert look() == ["failed"], "not at once"
-        assert look() == ["failed", "failed"]
-    states = [look() for _ in range(5)][-1]
+        assert (refresh_once(), refresh_once()) == ([], ["failed"]), "what changed before the server started counts"
+        assert refresh_once() == ["failed"], "not at once"
+        assert refresh_once() == ["failed", "failed"]
+    states = [refresh_once() for _ in range(5)][-1]
     assert states == ["failed", "failed", "finished"] and service.jobs.list()[0].result["new"] == 1
 
 
-def test_a_job_can_be_stopped_and_what_it_did_is_kept(
+def test_a_stopped_job_loses_nothing_it_did(
     client: Any, service: Any, place: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -268,17 +268,17 @@ def test_trouble_with_the_index_is_reported_once_and_the_follower_lives_on(
         None,
         LookalikeError("damaged"),
     ]
-    looks = iter(troubles)
+    outcomes = iter(troubles)
 
-    def look() -> None:
-        trouble = next(looks, KeyboardInterrupt)
+    def refresh_once() -> None:
+        trouble = next(outcomes, KeyboardInterrupt)
         if trouble is KeyboardInterrupt:
             service.follower._stopped.set()
         elif trouble is not None:
             raise trouble
 
     monkeypatch.setattr(open_index, "FOLLOW_SECONDS", 0.001)
-    monkeypatch.setattr(service.follower, "refresh", look)
+    monkeypatch.setattr(service.follower, "refresh", refresh_once)
     service.follower._run()
     messages = [(record.reason, bool(record.exc_info)) for record in logged]  # type: ignore[attr-defined]
     assert messages == [("damaged", False), ("", True), ("damaged", False)]

@@ -48,7 +48,7 @@ def ask(port: int, method: str, address: str, body: bytes | None = None, headers
         connection.close()
 
 
-def told(port: int, method: str, address: str, document: Any = None) -> tuple[int, Any]:
+def call(port: int, method: str, address: str, document: Any = None) -> tuple[int, Any]:
     """Status and JSON."""
     body = None if document is None else json.dumps(document).encode()
     headers = {"X-Lookalike": "1"} | ({"Content-Type": "application/json"} if body else {})
@@ -129,7 +129,7 @@ def served(place: Path, home: Path) -> Iterator[Any]:
     assert not server.thread.is_alive()
 
 
-def test_requests_on_a_kept_connection_do_not_wait_for_acknowledgments(served: Any) -> None:
+def test_requests_on_a_persistent_connection_do_not_wait_for_acknowledgments(served: Any) -> None:
     server, _service = served
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     times = []
@@ -145,9 +145,9 @@ def test_requests_on_a_kept_connection_do_not_wait_for_acknowledgments(served: A
 def light(port: int) -> None:
     """All that needs no image decoded is answered at once."""
     start = time.monotonic()
-    assert told(port, "GET", "/health") == (200, {"status": "ok", "images": 12})
+    assert call(port, "GET", "/health") == (200, {"status": "ok", "images": 12})
     assert ask(port, "HEAD", "/health")[::2] == (200, b"")
-    card = told(port, "GET", f"{API}/items?sample=1")[1]["items"][0]
+    card = call(port, "GET", f"{API}/items?sample=1")[1]["items"][0]
     for address in ("/", "/static/main.js", f"{API}/session", f"{API}/state", f"{API}/search?like={card['id']}&k=3"):
         assert ask(port, "GET", address)[0] == 200, address
     assert ask(port, "GET", f"/thumb/{card['thumb']}/96.jpg")[0] == 200
@@ -163,9 +163,9 @@ def test_who_finds_no_place_is_sent_away_and_all_else_is_answered(served: Any, m
     for _, headers, text in crowd.answers:
         assert headers["Retry-After"] == "2" and json.loads(text)["error"]["message"] == "Busy. Try again in 2 s."
     light(server.port)
-    like = told(server.port, "GET", f"{API}/items?sample=1")[1]["items"][0]["id"]
+    like = call(server.port, "GET", f"{API}/items?sample=1")[1]["items"][0]["id"]
     for address in ("search", "facets", "facets/label"):
-        assert told(server.port, "GET", f"{API}/{address}?like={like}&box=0,0,0.9,0.9")[0] == 503
+        assert call(server.port, "GET", f"{API}/{address}?like={like}&box=0,0,0.9,0.9")[0] == 503
     gate.open.set()
     assert crowd.join() == {503: 10, 200: 64}
     helpers.until(lambda: service.search_pool.reserved == 0)
@@ -211,7 +211,7 @@ def silent(port: int, text: str = SILENT) -> socket.socket:
     return connection
 
 
-def test_a_silent_client_is_given_up(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_client_is_disconnected(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     server, service = served
     monkeypatch.setattr(uploads, "BODY_SECONDS", 0.3)
     upload = f"POST {API}/search HTTP/1.1\r\nHost: 127.0.0.1\r\n" + "Content-Type: multipart/form-data; boundary=x\r\n"
@@ -278,12 +278,12 @@ def test_long_scans_end_at_the_deadline_and_hold_up_nothing(served: Any, monkeyp
     monkeypatch.setattr(service.index.store, "scan", slow)
     codes: list[int] = []
     address = f"{API}/items?f=label:class-01"
-    threads = [threading.Thread(target=lambda: codes.append(told(server.port, "GET", address)[0])) for _ in range(45)]
+    threads = [threading.Thread(target=lambda: codes.append(call(server.port, "GET", address)[0])) for _ in range(45)]
     for thread in threads:
         thread.start()
     helpers.until(lambda: len(codes) == 45 - service.scan_pool.capacity)
     like = service.index.table.column("row_id")[0]
-    assert told(server.port, "GET", f"{API}/search?like={like}&k=3")[0] == 200
+    assert call(server.port, "GET", f"{API}/search?like={like}&k=3")[0] == 200
     monkeypatch.setattr(limits, "REQUEST_SECONDS", 0.0)
     released.set()
     for thread in threads:
@@ -368,7 +368,7 @@ def test_one_client_elsewhere_has_so_many_requests_at_a_time(served: Any) -> Non
     assert codes[8:] == [200] * 73 and not guard.active
 
 
-def test_a_trickle_is_given_up_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickle_is_disconnected_and_a_slow_line_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "BODY_SECONDS", 0.2)
 
     async def read(size: int) -> tuple[int, int | None]:
@@ -407,22 +407,22 @@ def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.
     held = [silent(server.port, text) for text in waiting]
     helpers.until(lambda: len(server.server.server_state.connections) == 8)
     time.sleep(app.GRACE_SECONDS)
-    assert [told(server.port, "GET", "/health")[0] for _ in range(3)] == [200] * 3, "the silent ones make room"
+    assert [call(server.port, "GET", "/health")[0] for _ in range(3)] == [200] * 3, "the silent ones make room"
     held[0].settimeout(5)
     assert held[0].recv(10) == b"", "the longest silent first"
     for connection in held:
         connection.close()
     helpers.until(lambda: not server.server.server_state.connections)
-    assert told(server.port, "GET", "/health")[0] == 200
+    assert call(server.port, "GET", "/health")[0] == 200
 
 
 def job(port: int, document: dict[str, Any]) -> Any:
-    code, started = told(port, "POST", f"{API}/switch", document)
+    code, started = call(port, "POST", f"{API}/switch", document)
     assert code == 202, started
     result: list[Any] = []
 
     def over() -> bool:
-        result[:] = [j for j in told(port, "GET", f"{API}/state")[1]["jobs"] if j["id"] == started["id"]]
+        result[:] = [j for j in call(port, "GET", f"{API}/state")[1]["jobs"] if j["id"] == started["id"]]
         return bool(result[0]["state"] != "running")
 
     helpers.until(over)
@@ -434,8 +434,8 @@ def test_a_silent_client_holds_up_neither_a_switch_nor_the_end(served: Any, plac
     with silent(server.port), silent(server.port, SILENT.replace(f"{API}/session", f"{API}/search")):
         assert job(server.port, {"model": "better"})["state"] == "finished"
         old = service.switcher.now
-        assert told(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
-        assert told(server.port, "POST", f"{API}/switch", {"generation": 2}) == (202, {"live": 2})
+        assert call(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
+        assert call(server.port, "POST", f"{API}/switch", {"generation": 2}) == (202, {"live": 2})
         helpers.until(lambda: old.users == 0)
         start = time.monotonic()
         server.stop()
@@ -453,16 +453,16 @@ def test_switching_with_a_held_request_is_honest(
     helpers.until(lambda: first.users == 1)
     done = job(server.port, {"model": "better"})
     assert done["state"] == "finished" and done["message"].startswith("Switched to ")
-    assert told(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
+    assert call(server.port, "GET", f"{API}/info")[1]["index"]["generation"] == 2
     assert Uploads(server.port, 4).join() == {200: 4} and held.answers == []
     real = service.follower.wait_until_live
     monkeypatch.setattr(service.follower, "wait_until_live", lambda: real(timeout=0.2))
-    code, answer = told(server.port, "POST", f"{API}/switch", {"generation": 1})
+    code, answer = call(server.port, "POST", f"{API}/switch", {"generation": 1})
     assert (code, answer) == (202, {"live": 1})
     gate.open.set()
     assert held.join() == {200: 1}
     helpers.until(lambda: service.index.generation.number == 1)  # by itself, as soon as it can
-    assert told(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
+    assert call(server.port, "POST", f"{API}/switch", {"generation": 1}) == (202, {"live": 1})
     assert Uploads(server.port, 4).join() == {200: 4}
 
 
@@ -500,7 +500,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
     assert service.follower.refresh() and service.live is not before
     helpers.until(lambda: before.index._store is None)
     expected = 12 if change == "model" else 13
-    assert told(server.port, "GET", "/health")[1]["images"] == expected
+    assert call(server.port, "GET", "/health")[1]["images"] == expected
     assert service.index.generation.number == manifests.read(place).live
     assert Uploads(server.port, 2).join() == {200: 2}
 
@@ -508,7 +508,7 @@ def test_a_change_that_fails_leaves_nothing_behind(
 @pytest.mark.skipif(sys.platform == "win32", reason="handles are not limited there")
 def test_with_few_file_handles_everybody_is_answered(place: Path, tmp_path: Path, home: Path) -> None:
     with serve_fake.process(place, "--handles", "128", log=tmp_path / "log") as (_server, port):
-        cards = told(port, "GET", f"{API}/items?sample=12")[1]["items"]
+        cards = call(port, "GET", f"{API}/items?sample=12")[1]["items"]
         thumbs = [("GET", f"/thumb/{card['thumb']}/{side}.jpg") for card in cards for side in (96, 256, 512)]
         for requests in (
             thumbs,

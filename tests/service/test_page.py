@@ -74,7 +74,7 @@ def test_the_empty_screen_invites(screen: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["choose", "drop", "paste"])
-def test_a_image_gets_in(screen: Any, made: Any, way: str) -> None:
+def test_an_image_gets_in(screen: Any, made: Any, way: str) -> None:
     file = made[0] / "class-01" / "0.jpg"
     if way == "choose":
         choose(screen, file)
@@ -160,12 +160,12 @@ def test_m_plus_and_minus(screen: Any, made: Any) -> None:
 
 def test_a_link_shows_the_same_to_somebody_else(screen: Any, made: Any, browser: Any) -> None:
     choose(screen, made[0] / "class-04" / "2.jpg")
-    wanted = screen.locator("a.shot").evaluate_all("links => links.map((a) => a.dataset.id)")
+    expected_ids = screen.locator("a.shot").evaluate_all("links => links.map((a) => a.dataset.id)")
     context = browser.new_context()
     other = context.new_page()
     other.goto(screen.url)
     other.locator(".results .cell").first.wait_for()
-    assert other.locator("a.shot").evaluate_all("links => links.map((a) => a.dataset.id)") == wanted
+    assert other.locator("a.shot").evaluate_all("links => links.map((a) => a.dataset.id)") == expected_ids
     assert other.locator(".question .shown img").evaluate("img => img.decode().then(() => img.naturalWidth > 0)")
     context.close()
 
@@ -285,8 +285,8 @@ def test_axe_finds_nothing(screen: Any, made: Any, axe: str, scheme: str) -> Non
     def check(name: str) -> None:
         screen.wait_for_load_state("networkidle")
         screen.evaluate(axe)
-        found = screen.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        words = [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in found]
+        axe_violations = screen.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        words = [(v["id"], [n["html"][:120] for n in v["nodes"]][:3]) for v in axe_violations]
         keep(screen, f"{name}-{scheme}")
         assert not words, f"{name}: {words}"
 

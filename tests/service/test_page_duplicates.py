@@ -35,7 +35,7 @@ def copies(tmp_path: Path, model: Path, home: Path) -> Iterator[tuple[Path, Runn
 
 
 @pytest.fixture
-def desk(copies: Any, page: Any) -> Any:
+def review_page(copies: Any, page: Any) -> Any:
     page.add_init_script(VIOLATIONS)
     page.set_default_timeout(60_000)
     page.goto(f"{copies[1].url}/duplicates")
@@ -48,43 +48,43 @@ def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*.jpg") if "_lookalike_moved" not in str(path)}
 
 
-def test_one_after_the_other_by_keys(desk: Any, copies: Any) -> None:
+def test_one_after_the_other_by_keys(review_page: Any, copies: Any) -> None:
     folder, _ = copies
     before = files(folder)
-    assert desk.get_by_role("tab", name="Identical 3").get_attribute("aria-selected") == "true"
-    desk.get_by_text("1 / 3").wait_for()
-    assert desk.locator("figure.keep").count() == 1 and "Kept:" in desk.locator(".reason").inner_text()
-    keep(desk, "duplicates")
-    desk.keyboard.press("ArrowRight")
-    desk.get_by_text("2 / 3").wait_for()
-    first = desk.locator("figure.keep figcaption").inner_text()
-    moved = desk.locator("figure.move").get_attribute("data-k")
-    desk.keyboard.press(str(int(moved) + 1))
-    desk.locator("figure.keep").nth(1).wait_for()
-    desk.keyboard.press(str(int(moved) + 1))
-    assert desk.locator("figure.keep figcaption").inner_text() == first
-    desk.keyboard.press("z")
-    desk.locator(".magnified").wait_for()
-    desk.keyboard.press("ArrowRight")
-    desk.get_by_text("2 of 2").wait_for()
-    desk.keyboard.press("z")
-    desk.keyboard.press("Enter")
-    desk.get_by_text("/ 2").wait_for()
+    assert review_page.get_by_role("tab", name="Identical 3").get_attribute("aria-selected") == "true"
+    review_page.get_by_text("1 / 3").wait_for()
+    assert review_page.locator("figure.keep").count() == 1 and "Kept:" in review_page.locator(".reason").inner_text()
+    keep(review_page, "duplicates")
+    review_page.keyboard.press("ArrowRight")
+    review_page.get_by_text("2 / 3").wait_for()
+    first = review_page.locator("figure.keep figcaption").inner_text()
+    moved = review_page.locator("figure.move").get_attribute("data-k")
+    review_page.keyboard.press(str(int(moved) + 1))
+    review_page.locator("figure.keep").nth(1).wait_for()
+    review_page.keyboard.press(str(int(moved) + 1))
+    assert review_page.locator("figure.keep figcaption").inner_text() == first
+    review_page.keyboard.press("z")
+    review_page.locator(".magnified").wait_for()
+    review_page.keyboard.press("ArrowRight")
+    review_page.get_by_text("2 of 2").wait_for()
+    review_page.keyboard.press("z")
+    review_page.keyboard.press("Enter")
+    review_page.get_by_text("/ 2").wait_for()
     assert len(files(folder)) == len(before) - 1
-    desk.keyboard.press("u")
-    desk.get_by_text("Moved back.").wait_for()
+    review_page.keyboard.press("u")
+    review_page.get_by_text("Moved back.").wait_for()
     assert files(folder) == before
-    desk.get_by_text("2 / 3").wait_for()
-    assert desk.locator("figure.keep figcaption").inner_text() == first, "the group is in its place again"
+    review_page.get_by_text("2 / 3").wait_for()
+    assert review_page.locator("figure.keep figcaption").inner_text() == first, "the group is in its place again"
     images = "images => images.length === 2 && images.every((one) => one.naturalWidth > 0)"
-    desk.wait_for_timeout(100)
-    while not desk.locator(".flip img").evaluate_all(images):  # the index gets the row back in the background
-        desk.wait_for_timeout(200)
+    review_page.wait_for_timeout(100)
+    while not review_page.locator(".flip img").evaluate_all(images):  # the index gets the row back in the background
+        review_page.wait_for_timeout(200)
 
 
-def test_key_hints_can_be_read(desk: Any) -> None:
+def test_key_hints_can_be_read(review_page: Any) -> None:
     """Of each hint: text and background, and those of its button."""
-    pairs = desk.locator("button kbd").evaluate_all("""hints => hints.map((hint) => {
+    pairs = review_page.locator("button kbd").evaluate_all("""hints => hints.map((hint) => {
         const rgb = (color) => color.match(/[\\d.]+/g).map(Number);
         const of = getComputedStyle(hint);
         return [rgb(of.color), rgb(of.backgroundColor)];
@@ -94,53 +94,53 @@ def test_key_hints_can_be_read(desk: Any) -> None:
         assert len(background) == 3 and sum(abs(a - b) for a, b in zip(text, background, strict=True)) > 400
 
 
-def test_what_stays_is_told_with_the_reason(desk: Any, copies: Any) -> None:
+def test_files_that_stay_are_listed_with_the_reason(review_page: Any, copies: Any) -> None:
     folder, _ = copies
     before = files(folder)
     for path in folder.rglob("*.jpg"):
         path.write_bytes(path.read_bytes() + b"\0")  # edited since it was looked at
-    desk.keyboard.press("Enter")
-    desk.get_by_text("; 1 stayed: it has changed since it was scanned.").wait_for()
+    review_page.keyboard.press("Enter")
+    review_page.get_by_text("; 1 stayed: it has changed since it was scanned.").wait_for()
     assert files(folder) == before
 
 
-def test_not_duplicates_is_remembered_and_taken_back(desk: Any) -> None:
-    desk.keyboard.press("x")
-    desk.get_by_text("/ 2").wait_for()
-    desk.keyboard.press("u")
-    desk.get_by_text("/ 3").wait_for()
+def test_not_duplicates_is_remembered_and_taken_back(review_page: Any) -> None:
+    review_page.keyboard.press("x")
+    review_page.get_by_text("/ 2").wait_for()
+    review_page.keyboard.press("u")
+    review_page.get_by_text("/ 3").wait_for()
 
 
-def test_many_at_once_and_back(desk: Any, copies: Any) -> None:
+def test_many_at_once_and_back(review_page: Any, copies: Any) -> None:
     folder, _ = copies
     before = files(folder)
-    desk.get_by_role("button", name="Move suggested (3 groups)").click()
-    overview = desk.locator("dialog.large")
+    review_page.get_by_role("button", name="Move suggested (3 groups)").click()
+    overview = review_page.locator("dialog.large")
     overview.locator(".overview li").nth(2).wait_for()
-    keep(desk, "duplicates-overview")
+    keep(review_page, "duplicates-overview")
     overview.locator(".overview .move").first.click()  # this one stays after all
     overview.get_by_role("button", name="Move 2 files").click()
-    question = desk.get_by_text("Nothing is deleted.")
+    question = review_page.get_by_text("Nothing is deleted.")
     question.wait_for()
-    assert "_lookalike_moved/" in desk.locator("dialog").last.inner_text()
-    keep(desk, "duplicates-question")
-    desk.locator("dialog").last.get_by_role("button", name="Move 2 files").click()
-    desk.get_by_text("Moved 2 files.").wait_for()
+    assert "_lookalike_moved/" in review_page.locator("dialog").last.inner_text()
+    keep(review_page, "duplicates-question")
+    review_page.locator("dialog").last.get_by_role("button", name="Move 2 files").click()
+    review_page.get_by_text("Moved 2 files.").wait_for()
     assert len(files(folder)) == len(before) - 2
-    desk.get_by_role("button", name="Move back").click()
-    desk.get_by_text("Moved back 2 files.").wait_for()
+    review_page.get_by_role("button", name="Move back").click()
+    review_page.get_by_text("Moved back 2 files.").wait_for()
     assert files(folder) == before
-    desk.get_by_role("button", name="History").click()
-    desk.get_by_text("moved back", exact=True).wait_for()
+    review_page.get_by_role("button", name="History").click()
+    review_page.get_by_text("moved back", exact=True).wait_for()
 
 
-def test_on_a_phone_and_for_axe(desk: Any, axe: str) -> None:
-    desk.set_viewport_size({"width": 390, "height": 844})
-    desk.get_by_role("tab", name="Same").click()
-    desk.locator(".images figure").first.wait_for()
-    assert desk.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    keep(desk, "duplicates-390")
-    desk.evaluate(axe)
-    found = desk.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-    assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in found]
-    assert desk.evaluate("window.violations") == []
+def test_on_a_phone_and_for_axe(review_page: Any, axe: str) -> None:
+    review_page.set_viewport_size({"width": 390, "height": 844})
+    review_page.get_by_role("tab", name="Same").click()
+    review_page.locator(".images figure").first.wait_for()
+    assert review_page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    keep(review_page, "duplicates-390")
+    review_page.evaluate(axe)
+    axe_violations = review_page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+    assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in axe_violations]
+    assert review_page.evaluate("window.violations") == []

@@ -86,7 +86,7 @@ def test_a_prototype_is_shown_by_its_middle_images(screen: Any, live: Any, made:
     keep(screen, "prototypes")
 
 
-def test_a_value_beyond_the_first_thousand_is_found(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+def test_a_value_beyond_the_first_thousand_is_listed(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     """The server's part is played: it has 10,000 labels and 2,000 folders, and sends the first of each."""
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()
     values = [{"value": f"{n:04d}.Gull_{n}", "count": 9} for n in range(1000)]
@@ -114,14 +114,14 @@ def test_a_value_beyond_the_first_thousand_is_found(screen: Any, live: Any, made
     assert sheet.locator(".folders button").count() == 1
 
 
-def test_many_prototypes_are_asked_for_as_they_are_seen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+def test_many_prototypes_are_requested_as_they_scroll_into_view(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()
     facets["facets"] = [{"column": "prototype", "values": [{"value": str(n), "count": 9} for n in range(200)]}]
     items = screen.request.get(f"{live.url}/api/v1/items?sample=4").json()
-    asked: list[str] = []
+    requested: list[str] = []
 
     def middle(route: Any) -> None:
-        asked.append(route.request.url)
+        requested.append(route.request.url)
         route.fulfill(json=items)
 
     screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
@@ -132,7 +132,7 @@ def test_many_prototypes_are_asked_for_as_they_are_seen(screen: Any, live: Any, 
     screen.locator(".faces").nth(2).scroll_into_view_if_needed()
     screen.locator(".faces").nth(2).locator("img").nth(3).wait_for()
     screen.wait_for_load_state("networkidle")
-    assert 3 <= len(set(asked)) < 40
+    assert 3 <= len(set(requested)) < 40
     screen.locator(".faces").nth(199).scroll_into_view_if_needed()
     screen.locator(".faces").nth(199).locator("img").nth(3).wait_for()
 

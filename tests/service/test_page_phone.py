@@ -134,7 +134,9 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_an_opened_image_grows_from_its_cell_unless_calm_is_wanted(page: Any, live: Any, motion: str) -> None:
+def test_an_opened_image_grows_from_its_cell_unless_reduced_motion_is_preferred(
+    page: Any, live: Any, motion: str
+) -> None:
     page.set_default_timeout(60_000)
     page.emulate_media(reduced_motion=motion)
     page.add_init_script("""

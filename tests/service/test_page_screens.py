@@ -177,7 +177,7 @@ def test_a_late_answer_is_dropped(screen: Any, made: Any) -> None:  # noqa: F811
     assert "q=u." in href(screen) and screen.locator("h1").inner_text() == shown
 
 
-def test_a_image_can_be_pasted_on_any_screen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+def test_an_image_can_be_pasted_on_any_screen(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     screen.goto(f"{live.url}/settings")
     screen.locator(".panel").first.wait_for()
     give(screen, made[0] / "class-00" / "0.jpg", "paste")
@@ -194,7 +194,7 @@ def test_axe_finds_nothing_on_the_other_screens(screen: Any, live: Any, axe: str
         screen.locator("h1").first.wait_for(state="attached")
         screen.wait_for_load_state("networkidle")
         screen.evaluate(axe)
-        found = screen.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        words = [(v["id"], [n["html"][:160] for n in v["nodes"]][:3]) for v in found]
+        axe_violations = screen.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        words = [(v["id"], [n["html"][:160] for n in v["nodes"]][:3]) for v in axe_violations]
         keep(screen, f"screen{address.replace('/', '-')}-{scheme}")
         assert not words, f"{address}: {words}"

@@ -134,7 +134,7 @@ def test_a_locked_server(loose: Any, live: Any) -> None:
     keep(loose, "state-locked")
 
 
-def test_images_that_were_refused_are_asked_for_again(loose: Any, live: Any) -> None:
+def test_images_that_were_refused_are_requested_again(loose: Any, live: Any) -> None:
     """One key may be shared by many, and then 200 images at once are too many."""
     refused: list[str] = []
 
@@ -181,7 +181,7 @@ def test_a_link_whose_image_is_gone(loose: Any, live: Any) -> None:
     loose.get_by_text(words).wait_for()
 
 
-def test_a_image_that_is_too_large(loose: Any, live: Any) -> None:
+def test_an_image_that_is_too_large(loose: Any, live: Any) -> None:
     loose.goto(live.url)
     loose.locator(".grid img").first.wait_for()
     loose.evaluate("""() => {
@@ -194,7 +194,7 @@ def test_a_image_that_is_too_large(loose: Any, live: Any) -> None:
     assert verdict(loose) == "That did not work", "as for a file that is no image"
 
 
-def test_less_alone_asks_for_a_image_first(loose: Any, live: Any) -> None:
+def test_less_alone_requests_an_image_first(loose: Any, live: Any) -> None:
     loose.goto(live.url)
     loose.locator("a.shot").first.focus()
     loose.keyboard.press("-")

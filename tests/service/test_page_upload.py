@@ -125,7 +125,7 @@ def test_without_keeping_more_and_back(screen: Any, forgetful: RunningServer, ma
     assert screen.locator("a.shot").first.get_attribute("data-id") == names[0] and sees(screen)
 
 
-def test_a_link_to_a_image_that_was_never_kept(loose: Any, forgetful: RunningServer) -> None:  # noqa: F811
+def test_a_link_to_an_image_that_was_never_stored(loose: Any, forgetful: RunningServer) -> None:  # noqa: F811
     loose.goto(f"{forgetful.url}/?q=here.1")
     loose.get_by_text("This server does not keep uploaded images. Upload it again to search.").wait_for()
 

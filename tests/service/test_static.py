@@ -25,8 +25,8 @@ def test_modules_stay_short_and_few_bytes() -> None:
 def test_nothing_comes_from_elsewhere() -> None:
     for path in STATIC.rglob("*.*"):
         text = path.read_text()
-        found = [url for url in re.findall(r"https?://[^\"'\s)]+", text) if "www.w3.org" not in url]
-        assert not found, (path.name, found)
+        urls = [url for url in re.findall(r"https?://[^\"'\s)]+", text) if "www.w3.org" not in url]
+        assert not urls, (path.name, urls)
         assert "innerHTML" not in text and "eval(" not in text
 
 
@@ -35,10 +35,10 @@ def test_the_first_view_is_light(client: Any, address: str, view: str) -> None:
     page = client.get(address).text
     assert "<!--" not in page
     named = re.findall(r'(?:href|src)="/static/([^"#]+)', page)
-    wanted = {STATIC / name for name in named} - {STATIC / "icon.svg"}  # the tab's icon comes after all else
+    linked_files = {STATIC / name for name in named} - {STATIC / "icon.svg"}  # the tab's icon comes after all else
     if address == "/":
-        assert 1 + len(wanted) <= 12, sorted(path.name for path in wanted)
-    packed = sum(len(gzip.compress(path.read_bytes())) for path in wanted) + len(page)
+        assert 1 + len(linked_files) <= 12, sorted(path.name for path in linked_files)
+    packed = sum(len(gzip.compress(path.read_bytes())) for path in linked_files) + len(page)
     assert packed <= 40_000, packed
     imported = set()
     todo = [(STATIC / "main.js").resolve(), (STATIC / view).resolve()]
@@ -47,7 +47,7 @@ def test_the_first_view_is_light(client: Any, address: str, view: str) -> None:
         imported.add(path)
         names = re.findall(r'^import [^;]*? from "([^"]+)"', path.read_text(), re.M)
         todo += [next_ for name in names if (next_ := (path.parent / name).resolve()) not in imported]
-    fetched = {path.resolve() for path in wanted if path.suffix == ".js"}
+    fetched = {path.resolve() for path in linked_files if path.suffix == ".js"}
     assert imported == fetched, "what the first view imports is fetched beforehand, and nothing else"
 
 

@@ -200,7 +200,7 @@ def test_a_child_has_so_much_memory() -> None:
     assert decode_child.MEMORY <= 400_000_000
 
 
-def test_a_decoder_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decoder_that_never_ends_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_child, "SECONDS", 0.01)
     with pytest.raises(UnreadableImage, match="too long"):
         decode_child.decode_in_child(encoded("TIFF"), None, 60, 512)

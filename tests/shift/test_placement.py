@@ -49,8 +49,8 @@ def labeled(classes=44, images=24, styles=True):
     features, labels = world(classes, images)
     train, held = np.flatnonzero(labels < 14), np.flatnonzero(labels >= 14)
     noise = 0.1 * numpy_rng(1, "n").standard_normal(features[held].shape)
-    looks = {"gray 3": unit(features[held] + STYLE), "noise 3": unit(features[held] + noise)} if styles else {}
-    return LabeledFeatures(features, labels, train, held, looks, held)
+    styled = {"gray 3": unit(features[held] + STYLE), "noise 3": unit(features[held] + noise)} if styles else {}
+    return LabeledFeatures(features, labels, train, held, styled, held)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_folders_of_a_half_are_judged_without_their_classes():
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_styles_change_a_image_more_and_more(style):
+def test_styles_change_an_image_more_and_more(style):
     from lookalike.data.decoding import Preprocess, prepare
 
     pre = Preprocess(size=96, mean=(0.5,) * 3, std=(0.5,) * 3)
@@ -289,11 +289,11 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
     )
     curve = tmp_path / "curve"
 
-    def said(**asked):
-        shift.place(model=trained.path, folder=folder, curve=curve, **asked)
+    def place_message(**options):
+        shift.place(model=trained.path, folder=folder, curve=curve, **options)
         return capsys.readouterr().err
 
-    assert "once, on 240 held-out images of `one`" in said(data=one)
+    assert "once, on 240 held-out images of `one`" in place_message(data=one)
     first = ShiftCurve.load(curve)
     assert first.about["seed"] == 0
 
@@ -302,19 +302,21 @@ def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, cap
         return replace(first, about={**about, "seed": seed})
 
     monkeypatch.setattr(placement, "learn", learn)
-    for asked in ({}, {"data": one}, {"data": one, "seed": 0}, {"seed": 0}, {"data": read_table(one)}):
-        assert "learned" not in said(**asked)
-    assert "was learned with seed 0; it will be learned again" in said(data=one, seed=1)
-    assert "learned" not in said(data=one) + said(seed=1)
-    assert "was learned from other images or labels; it will be learned again" in said(data=two)
+    for options in ({}, {"data": one}, {"data": one, "seed": 0}, {"seed": 0}, {"data": read_table(one)}):
+        assert "learned" not in place_message(**options)
+    assert "was learned with seed 0; it will be learned again" in place_message(data=one, seed=1)
+    assert "learned" not in place_message(data=one) + place_message(seed=1)
+    assert "was learned from other images or labels; it will be learned again" in place_message(data=two)
     assert ShiftCurve.load(curve).about["seed"] == 0
     other = read_table(two)
     other = other.with_column("label", other.column("label")[::-1])
-    assert "other images or labels" in said(data=other)
-    assert "was learned with seed 0" in said(seed=2)  # such a curve does not say which images it was learned from
-    assert "learned" not in said()
-    assert "does not say which images it was learned from; it will be learned again" in said(data=two)
-    assert "without `data` it has no effect" in said(layout="folder")
+    assert "other images or labels" in place_message(data=other)
+    assert "was learned with seed 0" in place_message(
+        seed=2
+    )  # such a curve does not say which images it was learned from
+    assert "learned" not in place_message()
+    assert "does not say which images it was learned from; it will be learned again" in place_message(data=two)
+    assert "without `data` it has no effect" in place_message(layout="folder")
 
 
 def test_find_duplicates_are_one_image_and_a_bare_model_needs_data(trained, tiny, tmp_path):

@@ -77,7 +77,7 @@ def test_fids_are_those_of_the_sides(classes):
             assert split.fid == pytest.approx(naive.fid(side(split.train), side(split.test)), rel=1e-6)
 
 
-def test_the_whole_sequence_is_kept(classes):
+def test_the_whole_sequence_is_stored(classes):
     table, features = classes(40)
     result = split_features(table, features, REFERENCE, count=5)
     kinds = [step.kind for step in result.sequence]
@@ -183,7 +183,7 @@ def test_start_takes_a_split_that_parts_the_classes(classes):
         default_sides(classes(5)[0])
 
 
-def test_removal_takes_what_looks_like_the_other_side():
+def test_removal_takes_what_is_nearest_to_the_other_side():
     means = np.array([[0.0], [1], [6], [9], [4], [10]])
     result = class_swaps.removals(means, (0, 1, 2), (3, 4, 5), per_step=1, steps=1)
     assert (result[0].train, result[0].test, result[0].removed) == ((0, 1), (3, 5), (2, 4))
@@ -194,9 +194,9 @@ def test_removal_of_several_at_once_takes_the_first_of_the_same_order():
     train, test = tuple(range(20)), tuple(range(20, 40))
     result = class_swaps.removals(means, train, test, per_step=3, steps=4)
     scores = class_swaps.separation(means, train, test)
-    for side, own, kept in zip((train, test), scores, (result[0].train, result[0].test), strict=True):
+    for side, own, chosen in zip((train, test), scores, (result[0].train, result[0].test), strict=True):
         gone = {side[i] for i in np.argsort(own)[:3]}
-        assert set(side) - set(kept) == gone
+        assert set(side) - set(chosen) == gone
     assert [len(state.train) for state in result] == [len(state.test) for state in result] == [17, 14, 11, 8]
 
 

@@ -82,13 +82,13 @@ def test_models_and_data_sets_that_end_alike_are_distinguished(images, tiny, tmp
     assert set(done.result["models"]) == {str(tiny), str(twin)}
 
 
-def found_splits(**options) -> SplitSet:
+def split_set(**options) -> SplitSet:
     table, features = make_classes(40)
     return split_features(table, features, REFERENCE, **options)
 
 
 def test_controls_are_classes_of_the_split_they_are_measured_on():
-    result = found_splits(count=6)
+    result = split_set(count=6)
     end, beside = result.end_of_swapping(), experiment.controls(result, result.splits)
     assert end is not None and beside and not result.is_removal(end)
     for number, draws in beside.items():
@@ -110,7 +110,7 @@ def test_a_removal_without_its_start_has_no_controls_and_that_is_reported(capfd,
 
 def test_files_without_random_removals_get_them():
     """As the authors' have none."""
-    whole = found_splits(count=6)
+    whole = split_set(count=6)
     bare = SplitSet(whole.data, whole.reference_model, "authors", whole.splits, whole.default)
     assert not experiment.controls(bare, bare.splits)
     result = bare.with_random_removals()

@@ -131,7 +131,7 @@ def test_a_torn_or_zero_tail_has_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", [0.1, 0.5, 0.95])
-def test_a_flipped_bit_is_found_by_verify(tmp_path: Path, where: float) -> None:
+def test_verify_detects_a_flipped_bit(tmp_path: Path, where: float) -> None:
     filled(tmp_path / "s").close()
     path = tmp_path / "s" / "vectors-1.f32"
     raw = bytearray(path.read_bytes())

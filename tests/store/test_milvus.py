@@ -42,7 +42,7 @@ def test_addresses_are_written_in_one_way(text: str, meant: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "message"),
     [
         (f"milvus://root:{SECRET}@box:19530", "must not contain a password"),
         (f"milvus://{SECRET}@box", "must not contain a password"),
@@ -57,10 +57,10 @@ def test_addresses_are_written_in_one_way(text: str, meant: str) -> None:
         ("milfus://box", "did you mean `milvus`"),
     ],
 )
-def test_what_is_no_address_is_reported_without_its_secrets(text: str, sentence: str) -> None:
-    with pytest.raises(LookalikeError, match=sentence) as told:
+def test_what_is_no_address_is_reported_without_its_secrets(text: str, message: str) -> None:
+    with pytest.raises(LookalikeError, match=message) as raised:
         store_name(text)
-    assert SECRET not in str(told.value) and "\n" not in str(told.value)
+    assert SECRET not in str(raised.value) and "\n" not in str(raised.value)
 
 
 @given(st.text())
@@ -167,16 +167,16 @@ def test_a_server_that_is_not_there_gives_a_one_line_error(place: str, capfd: py
 
 
 @needs_milvus
-def test_passwords_are_prompted_for_and_kept_nowhere(
+def test_passwords_are_prompted_for_and_stored_nowhere(
     milvus: str, place: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for token in ("", f"root:{SECRET}"):
         monkeypatch.setenv(milvus_client.TOKEN, token)
         with pytest.raises(
             LookalikeError, match="rejects the user or the password: set LOOKALIKE_MILVUS_TOKEN"
-        ) as told:
+        ) as raised:
             create_store(milvus, place, 4)
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(raised.value)
     monkeypatch.undo()
     logging.getLogger("pymilvus").setLevel(logging.DEBUG)
     store = create_store(milvus, place, 4)

@@ -89,7 +89,7 @@ def test_filters_lose_no_neighbors_of_the_graph(address: str, tmp_path: Path) ->
 
 
 @pytest.mark.needs("postgres")
-def test_rows_written_after_the_build_are_found(address: str, tmp_path: Path) -> None:
+def test_rows_written_after_the_build_are_hits(address: str, tmp_path: Path) -> None:
     vectors = clusters(200, 30)
     store = create_store(address, tmp_path / "store", DIM)
     store.upsert([f"r/{i}" for i in range(6000)], vectors, [{}] * 6000)

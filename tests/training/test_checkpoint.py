@@ -18,7 +18,7 @@ def test_round_trip(tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.95, 0.999])
-def test_a_truncated_one_is_one_sentence(tmp_path, share):
+def test_a_truncated_file_gives_a_one_line_error(tmp_path, share):
     path = tmp_path / "x.pt"
     checkpoint.write(path, {"model": {"a": torch.randn(500)}})
     data = path.read_bytes()
@@ -63,7 +63,7 @@ def test_a_newer_one_and_a_missing_one(tmp_path):
         checkpoint.read(tmp_path / "y.pt")
 
 
-def test_only_what_moves_is_kept():
+def test_only_what_moves_is_stored():
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.BatchNorm1d(2))
     model[0].bias.requires_grad_(False)
     model[2].eval()

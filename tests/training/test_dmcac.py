@@ -138,8 +138,8 @@ def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):
     """Through the loop: the first step's terms of graphs and stores are those of the exact one. None stays open."""
     terms, still = {}, []
 
-    def opened(*given, **options):
-        actual = make_retriever(*given, **options)
+    def opened(*gradient, **options):
+        actual = make_retriever(*gradient, **options)
         usual = actual.close
         still.append(actual)
         monkeypatch.setattr(actual, "close", lambda: (still.remove(actual), usual()), raising=False)
@@ -169,16 +169,16 @@ def test_what_a_database_sends_back_is_its_gradient(mode, folder, tiny, tmp_path
     run = train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=tmp_path / "run")
     loop = loop_of(run)
     rows = np.resize(loop.method.split.database, 70)  # two blocks, and some images twice
-    given = torch.randn(70, loop.model.dim, generator=torch.Generator().manual_seed(0))
+    gradient = torch.randn(70, loop.model.dim, generator=torch.Generator().manual_seed(0))
     loop.train_mode()
-    loop.encode_backward(rows, given)
+    loop.encode_backward(rows, gradient)
     assert loop.model.training
     actual = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
     loop.model.zero_grad(set_to_none=True)
     loop.model.eval()
     x = loop.source.center(loop.parts.train[rows])
     z = loop.model(x) if mode == "end_to_end" else loop.model.from_layer("stage0", x)
-    (z * given).sum().backward()
+    (z * gradient).sum().backward()
     expected = {name: p.grad for name, p in loop.model.named_parameters() if p.grad is not None}
     assert actual.keys() == expected.keys() and len(actual) > 5
     assert max(value.abs().max().item() for value in expected.values()) > 1e-3
@@ -309,7 +309,7 @@ def test_queries_are_drawn_from_their_part_only(shown):
     assert (by_class >= 1).all()
 
 
-def test_the_report_shows_maps_and_what_the_views_found(shown):
+def test_the_report_shows_maps_and_retrievals_per_view(shown):
     from lookalike.reporting import report
 
     run = shown
@@ -397,7 +397,7 @@ def test_a_transformer_learns_by_its_class_token(folder, tmp_path):
     assert "in 3 views" in plan.facts["steps"]
 
 
-def test_a_database_that_cannot_be_is_told_before_images_are_embedded(folder, tiny, tmp_path, monkeypatch):
+def test_an_impossible_database_is_refused_before_images_are_embedded(folder, tiny, tmp_path, monkeypatch):
     from lookalike.training import setup
 
     monkeypatch.setattr(setup, "features_for", lambda *_, **__: pytest.fail("images were embedded"))
@@ -419,10 +419,10 @@ def test_a_split_of_ones_own_is_trained_against(folder, tiny, tmp_path):
         BASE,
         {"steps": 4, "method": {"split_column": "side"}, "data": {"validation_fraction": 0.0, "test_fraction": 0.0}},
     )
-    given = {"data": listed, "model": tiny, "method": "dmcac", "report": False}
+    gradient = {"data": listed, "model": tiny, "method": "dmcac", "report": False}
     with pytest.raises(LookalikeError, match="class-00"):
-        train(out=tmp_path / "refused", settings=own, **given)
-    run = train(out=tmp_path / "run", settings=merge(own, {"method": {"allow_unanswered": True}}), **given)
+        train(out=tmp_path / "refused", settings=own, **gradient)
+    run = train(out=tmp_path / "run", settings=merge(own, {"method": {"allow_unanswered": True}}), **gradient)
     messages = [row for row in run.read_log() if "union/missing" in row]
     assert any(row["union/missing"] > 0 for row in messages)
     database = checkpoint.read(run.checkpoints / "last.pt")["method"]["database"].numpy()

@@ -92,7 +92,7 @@ def test_the_report_draws_drift_age_and_collapse_and_says_what_the_filter_did(fo
     assert b"drift/mean" in events and b"memory/stale" in events and b"memory/gain" in events
 
 
-def test_the_sentence_about_the_filter():
+def test_the_summary_of_the_filter():
     log = [{"step": n, "memory/gain": g, "memory/window": w} for n, g, w in ((1, 0.5, 3.0), (2, 0.25, 7.0))]
     messages = describe_filter(log)
     assert (

@@ -38,8 +38,8 @@ def test_matrices_are_scaled_and_decayed_vectors_are_not():
             p.grad = g
         solver.step()
     for number, (p, decay) in enumerate(((matrix, 0.01), (vector, None))):
-        given = [g[number].flatten().tolist() for g in steps]
-        expected = naive(start[number].flatten().tolist(), given, 0.5, 0.9, decay)
+        flat_grads = [g[number].flatten().tolist() for g in steps]
+        expected = naive(start[number].flatten().tolist(), flat_grads, 0.5, 0.9, decay)
         assert torch.allclose(p.detach().flatten(), torch.tensor(expected, dtype=torch.float64), atol=1e-12)
 
 

@@ -39,7 +39,7 @@ def done(flat, tiny, tmp_path_factory):  # noqa: F811
     return pretrain(data=flat, model=tiny, out=tmp_path_factory.mktemp("done") / "run", settings=FEW)
 
 
-def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
+def test_without_labels_both_models_are_stored_and_the_verdict_is_undecided(done, tiny):
     result = done.result
     assert result["method"] == "carp" and result["selected"] == "undecided" and not result["better"]
     start, remaining = Embedder.from_pretrained(tiny), Embedder.from_pretrained(done.path)
@@ -56,7 +56,7 @@ def test_without_labels_both_are_kept_and_the_verdict_is_undecided(done, tiny):
     )
 
 
-def test_prototypes_are_kept_shown_and_tag_an_index(done, flat, tmp_path):  # noqa: F811
+def test_prototypes_are_stored_shown_and_tag_an_index(done, flat, tmp_path):  # noqa: F811
     trained = Embedder.from_pretrained(done.path / "trained")
     assert trained.prototypes is not None and 1 <= len(trained.prototypes) <= 24
     shown = done.read_sections()["prototypes"]["blocks"][0]

@@ -165,8 +165,8 @@ def test_a_setting_of_the_memory_is_written_once(folder, tiny, tmp_path, cli, mo
     monkeypatch.setitem(methods._REGISTERED, "wider", Wider)
     assert WiderSettings.model_json_schema()["$defs"]["WiderMemory"]["properties"]["halflife"]["default"] == 3.0
     assert ("`memory.halflife`", "`3.0`", "Steps after which a row counts half.") in generate._fields(WiderSettings)
-    for given in (parse_set(["memory.halflife=5"]), {"method": {"memory": {"halflife": 5}}}):
-        plan = train(data=folder, model=tiny, method="wider", settings=given, dry_run=True)
+    for own_settings in (parse_set(["memory.halflife=5"]), {"method": {"memory": {"halflife": 5}}}):
+        plan = train(data=folder, model=tiny, method="wider", settings=own_settings, dry_run=True)
         assert plan.settings.method.own()["memory"]["halflife"] == 5.0
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("method: wider\nmemory:\n  halflife: 7\n", encoding="utf-8")
@@ -175,7 +175,7 @@ def test_a_setting_of_the_memory_is_written_once(folder, tiny, tmp_path, cli, mo
     assert memory.settings.halflife == 2 and memory.state_dict()["_extra_state"]["settings"]["halflife"] == 2
 
 
-def test_settings_given_beside_a_method_belong_to_it(folder, tiny):
+def test_settings_beside_a_method_belong_to_it(folder, tiny):
     plan = train(data=folder, model=tiny, method="supcon", settings={"method": {"temperature": 0.3}}, dry_run=True)
     assert plan.settings.method.own() == {"temperature": 0.3}
 
@@ -207,7 +207,7 @@ def test_the_pre_warm_up_moves_the_head_alone_and_is_step_0(folder, tiny, tmp_pa
 
 
 @pytest.mark.parametrize("norm", ["bn", "mbn", "ln"])
-def test_a_norm_layer_is_trained_measured_and_kept(norm, folder, tiny, tmp_path):
+def test_a_norm_layer_is_trained_measured_and_saved(norm, folder, tiny, tmp_path):
     from lookalike.models import Embedder
 
     settings = merge(SMALL, {"head": {"norm": norm}, "keep": "trained", "steps": 4, "data": {"validation_fraction": 0}})

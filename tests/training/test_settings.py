@@ -13,7 +13,7 @@ from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
 
 
 @pytest.mark.parametrize(
-    ("wrong", "sentence"),
+    ("wrong", "message"),
     [
         ({"stesp": 3}, "did you mean `steps`"),
         ({"optimizer": {"momentun": 1}}, "`optimizer.momentun`.*did you mean `momentum`"),
@@ -25,8 +25,8 @@ from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
         ({"views": {"mode": "cache"}}, "should be 'cached' or 'end_to_end'"),
     ],
 )
-def test_a_wrong_setting_is_one_sentence_that_names_the_right_one(wrong, sentence):
-    with pytest.raises(LookalikeError, match=sentence):
+def test_a_wrong_setting_gives_an_error_that_names_the_right_one(wrong, message):
+    with pytest.raises(LookalikeError, match=message):
         resolve(wrong)
 
 

@@ -104,7 +104,7 @@ def test_marks_survive_lost_rows():
         assert set(ids[selected][getattr(again, side)]) == expected
 
 
-def test_a_split_that_is_not_there_is_one_sentence():
+def test_a_missing_split_gives_a_one_line_error():
     with pytest.raises(LookalikeError, match="no split of its own"):
         divide(table_of([4] * 8), DataSettings(split="table"))
     with pytest.raises(LookalikeError, match="has no `train`: there is a, b"):

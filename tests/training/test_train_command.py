@@ -117,7 +117,7 @@ def test_a_learning_curve_on_test_classes_chooses_nothing(folder, tiny, tmp_path
     assert measured == plain.result["measured"]
 
 
-def test_images_are_given_once(folder, tiny, tmp_path, cli):
+def test_images_are_passed_once(folder, tiny, tmp_path, cli):
     with pytest.raises(LookalikeError, match=r"given twice, as DATA and as `data\.source`"):
         train(data=folder, model=tiny, settings={"data": {"source": str(tmp_path)}})
     answer = cli("train", str(folder), "--set", "data.source=elsewhere")
@@ -184,14 +184,14 @@ def same(a, b) -> bool:
 # ---- mistakes ------------------------------------------------------------------------------------
 
 
-def test_one_class_is_one_sentence_and_leaves_nothing(tmp_path, tiny):
+def test_one_class_gives_a_one_line_error_and_leaves_nothing(tmp_path, tiny):
     folder = helpers.make_images(tmp_path / "one", classes=1, images=4)
     with pytest.raises(LookalikeError, match="holds 1 class; training needs at least 2"):
         train(data=folder, model=tiny, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_only_single_images_is_one_sentence(tmp_path, tiny):
+def test_classes_of_single_images_give_a_one_line_error(tmp_path, tiny):
     folder = helpers.make_images(tmp_path / "single", classes=5, images=1)
     with pytest.raises(LookalikeError, match=r"only 0 with at least 2 images.*class-00"):
         train(data=folder, model=tiny)
@@ -243,7 +243,7 @@ def test_a_finished_run_and_other_settings_cannot_be_resumed(folder, tiny, tmp_p
         run(folder, tiny, tmp_path / "run")
 
 
-def test_a_truncated_checkpoint_is_one_sentence(folder, tiny, tmp_path):
+def test_a_truncated_checkpoint_gives_a_one_line_error(folder, tiny, tmp_path):
     done = run(folder, tiny, tmp_path / "run", steps=2)
     (done.path / "result.json").unlink()
     last = done.checkpoints / "last.pt"
@@ -261,7 +261,7 @@ def test_changed_images_stop_a_resume(tmp_path, tiny):
         train(resume=done.path)
 
 
-def test_a_loss_that_explodes_is_one_sentence(folder, tiny, tmp_path):
+def test_a_loss_that_explodes_gives_a_one_line_error(folder, tiny, tmp_path):
     class Exploding(Remembering):
         def loss(self, embeddings, batch):
             return super().loss(embeddings, batch) * (float("nan") if self.context.step == 3 else 1)
@@ -273,13 +273,13 @@ def test_a_loss_that_explodes_is_one_sentence(folder, tiny, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_a_missing_logger_is_one_sentence(folder, tiny, tmp_path, name, monkeypatch):
+def test_a_missing_logger_gives_a_one_line_error(folder, tiny, tmp_path, name, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(LookalikeError, match=f"pip install 'lookalike\\[{name}\\]'"):
         run(folder, tiny, tmp_path / "run", log={name: "x", "tensorboard": False})
 
 
-def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch):
+def test_figures_go_to_the_requested_loggers(folder, tiny, tmp_path, monkeypatch):
     sent, about = [], {}
 
     class Board:
@@ -308,7 +308,7 @@ def test_figures_go_to_the_loggers_asked_for(folder, tiny, tmp_path, monkeypatch
         assert [step for to, step, values in sent if to == name and recall in values] == [0, 4]
 
 
-def test_an_mlflow_that_does_not_answer_is_one_sentence(folder, tiny, tmp_path, monkeypatch):
+def test_an_unreachable_mlflow_gives_a_one_line_error(folder, tiny, tmp_path, monkeypatch):
     def refuse(run_name):
         raise ConnectionError("nobody there\n  at line 3")
 

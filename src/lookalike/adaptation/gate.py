@@ -179,8 +179,8 @@ def neighbor_information(predicted: Array, near: Array, classes: int, *, draws: 
         return 2 * single - joint
 
     rng = numpy_rng(0, "shuffled predictions")
-    by_chance = float(np.mean([mutual(rng.permutation(predicted)) for _ in range(draws)]))
-    return (mutual(predicted) - by_chance) / float(np.log(max(classes, 2)))
+    shuffled_mean = float(np.mean([mutual(rng.permutation(predicted)) for _ in range(draws)]))
+    return (mutual(predicted) - shuffled_mean) / float(np.log(max(classes, 2)))
 
 
 def matching(before: Array, after: Array, classes: int) -> float:

@@ -69,8 +69,8 @@ def _color(image: Image.Image, strength: int, rng: np.random.Generator) -> Image
     """Rotate the hue by up to a third of the circle, with stronger colors."""
     hue, saturation, value = image.convert("HSV").split()
     hue = hue.point([(level + 28 * strength) % 256 for level in range(256)])
-    turned = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
-    return ImageEnhance.Color(turned).enhance(1 + 0.3 * strength)
+    rotated_hue = Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+    return ImageEnhance.Color(rotated_hue).enhance(1 + 0.3 * strength)
 
 
 def _poster(image: Image.Image, strength: int, rng: np.random.Generator) -> Image.Image:

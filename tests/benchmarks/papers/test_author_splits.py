@@ -24,8 +24,8 @@ def document(names):
     return {1: easy, 2: row}
 
 
-def write(path, found):
-    raw = pickle.dumps(found, protocol=3)
+def write(path, value):
+    raw = pickle.dumps(value, protocol=3)
     path.write_bytes(raw.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n"))
     return path
 

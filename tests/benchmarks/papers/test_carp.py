@@ -69,7 +69,7 @@ def context(home, monkeypatch):
 
     _give(monkeypatch, run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked = calls
+    made.requests = calls
     return made
 
 
@@ -77,7 +77,7 @@ def context(home, monkeypatch):
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert "untrained 6.00" in outcome.note and outcome.figures["runs"]
-    assert len({seed for _, seed in context.asked}) >= 3
+    assert len({seed for _, seed in context.requests}) >= 3
     expected = {
         "1-one-block": "not reproduced",  # with momentum nothing collapsed
         "3-momentum": "reproduced",
@@ -92,8 +92,8 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
 def test_runs_below_the_untrained_network_are_no_evidence(context, monkeypatch):
     usual = carp.run_cells
 
-    def poor(*given):
-        actual = usual(*given)
+    def poor(*args):
+        actual = usual(*args)
         for result in actual.results.values():
             result["untrained"] = 50.0
         return actual
@@ -107,8 +107,8 @@ def test_runs_below_the_untrained_network_are_no_evidence(context, monkeypatch):
 def test_one_block_with_momentum_too(context, monkeypatch):
     usual = carp.run_cells
 
-    def gone(*given):
-        actual = usual(*given)
+    def gone(*args):
+        actual = usual(*args)
         for (name, _), result in actual.results.items():
             result["clusters"] = 1.1 if "B2048" in name else 20.0
         return actual

@@ -70,7 +70,7 @@ def context(home, monkeypatch):
     for module in (dmcac, dmcac_contest):
         monkeypatch.setattr(module, "run_arms", run_arms)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked, made.figures = calls, lambda arm, seed: {}
+    made.requests, made.figures = calls, lambda arm, seed: {}
     return made
 
 
@@ -99,7 +99,7 @@ def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
     assert outcome.verdict == EXPECTED[key]
-    for arm in [arm for arm in context.asked if arm.name not in CHECKED]:
+    for arm in [arm for arm in context.requests if arm.name not in CHECKED]:
         CHECKED.add(arm.name)
         settings = resolve(arm.resolve())
         assert settings.views.mode == ("end_to_end" if arm.end_to_end else "cached")
@@ -169,16 +169,16 @@ def test_the_direction_of_each_claim(key, arm, points, verdict, context):
     """One arm better or worse than the made-up rest."""
     context.figures = lambda a, seed: {"recall": made_up(a, seed)["recall"] + points * (a.label == arm)}
     outcome = KEYS[key].judge(context)
-    assert arm in {a.label for a in context.asked} and outcome.verdict == verdict
+    assert arm in {a.label for a in context.requests} and outcome.verdict == verdict
 
 
 def test_arms_with_one_name_are_one_thing(context):
     """Claims share runs by name: the same name must mean the same settings everywhere."""
     known: dict[str, dict] = {}
     for claim in KEYS.values():
-        context.asked.clear()
+        context.requests.clear()
         claim.judge(context)
-        for arm in context.asked:
+        for arm in context.requests:
             settings = arm.resolve()
             assert known.setdefault(arm.name, settings) == settings, arm.name
     assert 60 < len(known) < 100, len(known)
@@ -186,7 +186,7 @@ def test_arms_with_one_name_are_one_thing(context):
 
 def test_all_methods_see_as_many_images(context):
     KEYS["7-against-others"].judge(context)
-    contest = [arm for arm in context.asked if "held" not in arm.name]
+    contest = [arm for arm in context.requests if "held" not in arm.name]
     assert len(contest) == 3 * 6
     for arm in contest:
         settings = resolve(arm.resolve())
@@ -215,7 +215,7 @@ def test_rates_are_chosen_on_classes_held_out_and_nothing_else(context):
     outcome = KEYS["7-against-others"].judge(context)
     expected = dict.fromkeys(dmcac_contest.METHODS, "3e-05") | {"hyp": "0.0003", "sph": "0.0003"}
     assert outcome.figures["rates"] == expected  # of equals the lower rate
-    held = [arm for arm in context.asked if "-held" in arm.name]
+    held = [arm for arm in context.requests if "-held" in arm.name]
     assert len(held) == 18 and {resolve(arm.resolve()).data.validation_fraction for arm in held} == {0.2}
     assert all(resolve(arm.resolve()).steps >= 120 for arm in held)
 
@@ -244,7 +244,7 @@ def test_claim_7_ends_in_every_verdict(verdict, context):
     assert outcome.verdict == verdict and outcome.figures["verdicts"]["cub"] == verdict
 
 
-def test_one_bad_opponent_of_six_must_beat_more_than_chance(context):
+def test_one_bad_opponent_of_six_is_corrected_for_multiple_tests(context):
     """Below 0 at 95 %, not at 95 % of six."""
     gaps = [-0.5, -0.6, -0.4, -1.2, -0.05]
 
@@ -319,7 +319,7 @@ def test_caches_are_filled_once_for_each_kind_of_views(home, monkeypatch):
     """Before several processes would: a run of one step for each set, of DMCAC's views and of the others'."""
     first = []
     monkeypatch.setattr(
-        dmcac_runs, "trial", lambda **given: first.append(given["settings"]) or {"recall": 1, "seconds": 1}
+        dmcac_runs, "trial", lambda **kwargs: first.append(kwargs["settings"]) or {"recall": 1, "seconds": 1}
     )
     context = ClaimContext(Jobs(home / "jobs"), data=home)
     context.workers = 1
@@ -356,7 +356,7 @@ def test_seeds_that_every_arm_has_finished_are_judged_and_counted(home):
     assert GridResults([0, 1]).so_far == ""
 
 
-def test_what_is_kept_of_a_run(tmp_path, home):
+def test_what_is_stored_of_a_run(tmp_path, home):
     """A real one, of a few steps: cosine, attention of trained and of unseen classes, gradients."""
     folder = helpers.make_images(tmp_path / "shelf", classes=8, images=6, width=40, height=40)
     options = {

@@ -21,7 +21,7 @@ def rows(
     order=oodml_runs.METHODS,
     widen=0.0,
     after=0.0,
-    chance=0.7,
+    random_recall=0.7,
     noisy_map=False,
 ):
     """Runs of every method: recall falls by `slope` a split; the first of `order` is best.
@@ -48,7 +48,7 @@ def rows(
                             "density": -value + 0.001 * rng.standard_normal(),
                             "noise": rng.standard_normal(),
                         },
-                        "controls": {"5": [chance, chance + 0.02]} if split == 4 else {},
+                        "controls": {"5": [random_recall, random_recall + 0.02]} if split == 4 else {},
                         "transfer": {"cars": {"recall@1": 0.2 + 0.01 * (method == "ms")}} if split == 3 else {},
                     }
                 )
@@ -69,7 +69,7 @@ def rows(
 
 
 @pytest.fixture
-def found(monkeypatch):
+def stored_rows(monkeypatch):
     """Put made-up results in the place of the runs."""
 
     def use(**options):
@@ -79,8 +79,8 @@ def found(monkeypatch):
     return use
 
 
-def test_the_gain_over_frozen_along_the_stored_curve(found, monkeypatch):
-    found()
+def test_the_gain_over_frozen_along_the_stored_curve(stored_rows, monkeypatch):
+    stored_rows()
     monkeypatch.setattr(oodml, "sets_of", lambda context, rows: [])
     outcome = oodml.gain_falls(CONTEXT)
     by = {row["method"]: row for row in outcome.figures["gains"]}
@@ -116,8 +116,8 @@ def test_the_gain_of_training_end_to_end(monkeypatch):
     assert settings.views.mode == "end_to_end" and (settings.steps, settings.model.size) == (450, 96)
 
 
-def test_the_best_method_against_the_frozen_model(found):
-    found()
+def test_the_best_method_against_the_frozen_model(stored_rows):
+    stored_rows()
     assert oodml.best_over_frozen(CONTEXT).verdict == "reproduced"
 
 
@@ -128,43 +128,43 @@ def test_claims_are_judged_only_where_training_gained():
     assert oodml_rules.learned_over_frozen({"gains": [row, {**row, "learned": True}]}) == []
 
 
-def test_recall_falls(found):
-    found()
+def test_recall_falls(stored_rows):
+    stored_rows()
     outcome = oodml.recall_falls(CONTEXT)
     assert outcome.verdict == "reproduced" and outcome.note.startswith("48 of 48")
     assert "raw over all splits 48 of 48" in outcome.note
     assert len(outcome.figures["removal"]) == 3 * 8 and not outcome.figures["failed"]
     assert "26 at every split" in outcome.note
-    found(slope=0.05)
+    stored_rows(slope=0.05)
     outcome = oodml.recall_falls(CONTEXT)
     assert outcome.verdict == "not reproduced" and len(outcome.figures["failed"]) == 48
 
 
-def test_the_verdict_follows_the_control_and_the_raw_reading_stands_beside_it(found):
-    found(after=0.16)  # fewer classes: the removal split is easier than those before it, yet below random removal
+def test_the_verdict_follows_the_control_and_the_raw_reading_stands_beside_it(stored_rows):
+    stored_rows(after=0.16)  # fewer classes: the removal split is easier than those before it, yet below random removal
     outcome = oodml.recall_falls(CONTEXT)
     assert outcome.verdict == "reproduced" and len(outcome.figures["failed_raw"]) == 48
     assert outcome.note.startswith("48 of 48") and "raw over all splits 0 of 48" in outcome.note
-    found(chance=0.2)  # a raw fall throughout, but random removal falls as far
+    stored_rows(random_recall=0.2)  # a raw fall throughout, but random removal falls as far
     outcome = oodml.recall_falls(CONTEXT)
     assert outcome.verdict == "not reproduced" and not outcome.figures["failed_raw"]
     assert len(outcome.figures["failed"]) == 24 and all("recall@1" in name for name in outcome.figures["failed"])
     assert "below random removal in 0 of 24 cases" in outcome.note
 
 
-def test_the_order_of_the_methods(found):
+def test_the_order_of_the_methods(stored_rows):
     table = oodml_rules.paper()["ags"]["recall@1"]["cars"]
     theirs = sorted(table, key=table.get, reverse=True)
-    found(order=theirs)
+    stored_rows(order=theirs)
     assert oodml.order_of_methods(CONTEXT).verdict == "reproduced"
-    found(order=theirs[::-1])
+    stored_rows(order=theirs[::-1])
     assert oodml.order_of_methods(CONTEXT).verdict == "contradicted"
 
 
-def test_gaps_and_ranks(found):
-    found(widen=0.01)
+def test_gaps_and_ranks(stored_rows):
+    stored_rows(widen=0.01)
     assert oodml.gaps_grow(CONTEXT).verdict == "reproduced"
-    found(widen=-0.0015)
+    stored_rows(widen=-0.0015)
     assert oodml.gaps_grow(CONTEXT).verdict == "contradicted"
     assert oodml.rankings_change(CONTEXT).verdict == "no difference found"
     crossing = [dict(row) for row in rows()]
@@ -174,19 +174,19 @@ def test_gaps_and_ranks(found):
     assert oodml_rules.sure_swaps(crossing)
 
 
-def test_a_measure_that_correlates_everywhere(found):
-    found()
+def test_a_measure_that_correlates_everywhere(stored_rows):
+    stored_rows()
     outcome = oodml.no_measure_everywhere(CONTEXT)
     assert outcome.verdict == "contradicted"
     assert outcome.note == "with recall@1 on every set: density; with map@1000 on every set: density"
     assert set(outcome.figures["map@1000"]["cars"]) == {"density", "noise"}
-    found(noisy_map=True)  # one of the two is enough
+    stored_rows(noisy_map=True)  # one of the two is enough
     outcome = oodml.no_measure_everywhere(CONTEXT)
     assert outcome.verdict == "contradicted" and outcome.note.endswith("with map@1000 on every set: none")
 
 
-def test_transfer(found):
-    found()
+def test_transfer(stored_rows):
+    stored_rows()
     outcome = oodml.transfer_rarely_helps(CONTEXT)
     assert outcome.verdict == "reproduced"
     assert sum(row["low"] > 0 for row in outcome.figures["pairs"]) == 3  # ms alone, from each set
@@ -223,12 +223,12 @@ def test_few_shots(monkeypatch):
 def test_every_claim_says_how_it_is_run():
     from benchmarks.papers import claims_of
 
-    found = claims_of("oodml")
-    assert len(found) == 12 and found[0].question
-    assert all(claim.small and claim.at_scale and claim.figure for claim in found)
+    stored_rows = claims_of("oodml")
+    assert len(stored_rows) == 12 and stored_rows[0].question
+    assert all(claim.small and claim.at_scale and claim.figure for claim in stored_rows)
 
 
-def test_score_is_the_area(found):
+def test_score_is_the_area(stored_rows):
     score = ags.score(rows(), "ms", "recall@1")
     assert score["low"] <= score["value"] <= score["high"]
     assert score["t_low"] < score["t_high"]
@@ -250,7 +250,7 @@ def test_only_whole_seeds_are_judged_by(tmp_path):
 
     for cell, seed in ((cells[0], 0), (cells[1], 0), (cells[0], 1)):
         context.cells.run(f"{cell.name}-s{seed}", work, **arguments(cell, seed))
-    found = run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True)
-    assert found.seeds == [0] and found.has(*cells) and found.so_far == "1 of 2 seeds so far; "
+    stored_rows = run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True)
+    assert stored_rows.seeds == [0] and stored_rows.has(*cells) and stored_rows.so_far == "1 of 2 seeds so far; "
     context.cells.path(f"{cells[1].name}-s0", arguments(cells[1], 0)).unlink()
     assert run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True).seeds == []

@@ -48,7 +48,7 @@ def test_rounding_does_not_choose_the_maximum(last):
     assert creeping["non_rises_before_80_percent"] == 1 and not creeping["holds"]
 
 
-def test_a_removal_is_judged_against_chance_and_no_part_of_the_trend():
+def test_a_removal_is_judged_against_random_removal_and_no_part_of_the_trend():
     easier = [0.6, 0.5, 0.4, 0.55]  # raw, ρ is −0.4
     result = rules.judge_fall(rows(easier, {"4": [0.6, 0.7]}), "ms", "recall@1")
     assert result["holds"] and not result["raw_holds"]

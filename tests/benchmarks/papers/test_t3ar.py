@@ -17,7 +17,7 @@ from lookalike import training
 CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name: Path(name))
 
 
-def told(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
+def stub(monkeypatch: pytest.MonkeyPatch, accuracy: Any) -> None:
     """Made-up results: `accuracy(cell, seed)`."""
 
     def stand_in(context: Any, cells: list[t3ar_runs.Cell], seeds: tuple[int, ...]) -> GridResults:
@@ -37,11 +37,11 @@ def is_t3ar(cell: t3ar_runs.Cell) -> bool:
 
 
 def test_retrieval_must_help_on_every_shift(monkeypatch: pytest.MonkeyPatch) -> None:
-    told(monkeypatch, lambda cell, seed: 50 + 3.0 * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 50 + 3.0 * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.retrieval_helps(CONTEXT).verdict == "reproduced"
-    told(monkeypatch, lambda cell, seed: 50 + (3.0 if cell.target != "sketch" else -3.0) * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 50 + (3.0 if cell.target != "sketch" else -3.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.retrieval_helps(CONTEXT).verdict == "contradicted"
-    told(monkeypatch, lambda cell, seed: None if cell.target == "sketch" else 50.0)
+    stub(monkeypatch, lambda cell, seed: None if cell.target == "sketch" else 50.0)
     with pytest.raises(Missing):
         t3ar.retrieval_helps(CONTEXT)
 
@@ -50,7 +50,7 @@ def test_the_users_questions_come_first(monkeypatch: pytest.MonkeyPatch) -> None
     def by(cell: t3ar_runs.Cell, seed: int) -> float:
         return {"source": 40.0, "shot": 50.0, "bn": 39.0}.get(cell.over.get("method", ""), 44.0) + 0.01 * seed
 
-    told(monkeypatch, by)
+    stub(monkeypatch, by)
     assert [claim.key for claim in t3ar.CLAIMS[:2]] == ["1-better-than-source", "2-better-than-shot"]
     assert t3ar.better_than_source(CONTEXT).verdict == "reproduced"
     result = t3ar.better_than_shot(CONTEXT)
@@ -61,27 +61,27 @@ def test_banks_are_compared_by_shift(monkeypatch: pytest.MonkeyPatch) -> None:
     def by(cell: t3ar_runs.Cell, seed: int) -> float:
         return 50.0 - 8.0 * (cell.over.get("contrast", {}).get("keys") == "bank") + 0.1 * len(cell.target)
 
-    told(monkeypatch, by)
+    stub(monkeypatch, by)
     result = t3ar.fresh_keys(CONTEXT)
     assert result.verdict == "reproduced" and set(result.figures["gains"]) == set(t3ar.BANKS)
     assert "bank before the batch -8.0 / -8.0 / -8.0" in result.note
 
 
 def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
-    told(monkeypatch, lambda cell, seed: 50 + (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 50 + (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell) + 0.01 * seed)
     result = t3ar.gain_shrinks(CONTEXT)
     assert result.verdict == "reproduced"
     assert [row["fraction"] for row in result.figures["curve"]][::3] == [0.01, 0.1, 1.0]
-    told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 0.01 else 4.0) * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 0.01 else 4.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted"
-    told(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 50 + (0.5 if cell.fraction == 1.0 else 4.0) * is_t3ar(cell) + 0.01 * seed)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "no difference found", "as large at 10 %: not largest at 1 %"
 
     def ahead(cell: t3ar_runs.Cell, seed: int) -> float:
         gain = (4.0 if cell.fraction == 0.01 else 0.5) * is_t3ar(cell)
         return 50 + gain + 9.0 * (cell.over.get("method") == "adacontrast") + 0.01 * seed
 
-    told(monkeypatch, ahead)
+    stub(monkeypatch, ahead)
     assert t3ar.gain_shrinks(CONTEXT).verdict == "contradicted", "who was never behind cannot catch up"
 
 
@@ -92,14 +92,14 @@ def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatc
     def by(cell: t3ar_runs.Cell, seed: int) -> float:
         return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
 
-    told(monkeypatch, by)
+    stub(monkeypatch, by)
     result = t3ar.retrieval_helps(CONTEXT)
     assert result.figures["differences"]["with"]["photo to sketch"]["high"] < 0
     assert result.verdict == "no difference found"
 
 
 def test_what_never_rises_does_not_saturate(monkeypatch: pytest.MonkeyPatch) -> None:
-    told(monkeypatch, lambda cell, seed: 50.0 - 5.0 * (cell.over.get("retrieval") == "random"))
+    stub(monkeypatch, lambda cell, seed: 50.0 - 5.0 * (cell.over.get("retrieval") == "random"))
     assert t3ar.nearest_beats_random(CONTEXT).verdict == "no difference found"
 
 
@@ -108,7 +108,7 @@ def test_the_shortcut_is_checked_against_the_whole(monkeypatch: pytest.MonkeyPat
         return lambda cell, seed: 50 + (whole if "layer" in cell.over else 3.0) * is_t3ar(cell) + 0.01 * seed
 
     for whole, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "not testable at this scale")):
-        told(monkeypatch, gains(whole))
+        stub(monkeypatch, gains(whole))
         assert t3ar.shortcut(CONTEXT).verdict == verdict
 
 
@@ -121,7 +121,7 @@ def test_the_other_rules(monkeypatch: pytest.MonkeyPatch) -> None:
         value -= 5.0 * (cell.over.get("retrieval") == "random") + 4.0 * (cell.source == "pretrained")
         return value + 0.01 * seed
 
-    told(monkeypatch, by)
+    stub(monkeypatch, by)
     for claim in (t3ar.stronger_retriever, t3ar.order_of_methods, t3ar.pool_with_classes, t3ar.nearest_beats_random):
         assert claim(CONTEXT).verdict == "reproduced", claim.__name__
     assert t3ar.beats_pretraining(CONTEXT).figures["difference"]["mean"] == pytest.approx(4.0)
@@ -200,7 +200,7 @@ def test_pretraining_on_the_pool_gives_another_backbone(
         {"schedule": {"freeze_backbone_steps": 0, "warmup_steps": 0}, "optimizer": {"lr": 0.1}},
     )
     monkeypatch.setattr(
-        training, "pretrain", lambda **given: usual(**{**given, "settings": given["settings"] | at_once})
+        training, "pretrain", lambda **options: usual(**{**options, "settings": options["settings"] | at_once})
     )
     start = t3ar_runs.expert_of(scale["model"], scale["size"])
     learned = t3ar_runs._pretrained(scale, t3ar_runs.pool_of(str(data), "all"), 2, 0)
@@ -213,7 +213,7 @@ def test_an_embedder_must_gain_over_the_one_it_was(monkeypatch: pytest.MonkeyPat
         return lambda cell, seed: 20.0 if cell.embedder == "frozen" else 20.0 + size
 
     for size, verdict in ((2.0, "reproduced"), (-2.0, "contradicted"), (0.0, "no difference found")):
-        told(monkeypatch, gain(size))
+        stub(monkeypatch, gain(size))
         assert t3ar.pure_embedder(CONTEXT).verdict == verdict
 
 
@@ -251,7 +251,7 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
     """The gate: a source model that has learned, and arms above it where the paper's are."""
 
     def outcome(key: str, **accuracy: float) -> list[str]:
-        told(monkeypatch, lambda cell, seed: accuracy.get(cell.over.get("method", "t3ar"), 44.0) + 0.01 * seed)
+        stub(monkeypatch, lambda cell, seed: accuracy.get(cell.over.get("method", "t3ar"), 44.0) + 0.01 * seed)
         claim = next(claim for claim in t3ar.CLAIMS if claim.key == key)
         return claim.gate(claim.judge(CONTEXT).figures)
 
@@ -268,5 +268,5 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
 
 
 def test_pretraining_that_costs_accuracy_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
-    told(monkeypatch, lambda cell, seed: 40.0 - 6.0 * (cell.source == "pretrained") + 2.0 * is_t3ar(cell) + 0.01 * seed)
+    stub(monkeypatch, lambda cell, seed: 40.0 - 6.0 * (cell.source == "pretrained") + 2.0 * is_t3ar(cell) + 0.01 * seed)
     assert "costs 4.0 points" in t3ar.fine_tuned(t3ar.beats_pretraining(CONTEXT).figures)[0]

@@ -126,7 +126,7 @@ def test_statistics_alone_are_the_targets_whatever_the_others_keep(tmp_path: Pat
     assert not torch.equal(result["source"], result["bn"])
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="did you mean `visda`"):
         t3ar_protocols.protocol(name="visada", data=tmp_path)
     with pytest.raises(LookalikeError, match="give --pool"):

@@ -127,7 +127,7 @@ def context(home, monkeypatch):
 
     monkeypatch.setattr(xbn, "run_cells", run_cells)
     made = ClaimContext(Jobs(home / "jobs"))
-    made.asked = calls
+    made.requests = calls
     return made
 
 
@@ -135,7 +135,7 @@ def context(home, monkeypatch):
 def test_every_claim_ends_in_a_verdict_with_figures_and_a_note(key, context):
     outcome = KEYS[key].judge(context)
     assert outcome.note and outcome.figures["runs"]
-    assert len({seed for _, seed in context.asked}) >= 5
+    assert len({seed for _, seed in context.requests}) >= 5
     assert KEYS[key].gate(outcome.figures) == []
     expected = {
         "0-xbn-over-none": "reproduced",
@@ -161,9 +161,9 @@ def test_effects_are_relative_to_what_is_learned(context):
 def test_most_claims_share_their_runs(context):
     runs = []
     for key in ("0-xbn-over-none", "1-xbn-over-xbm", "3-xbm-spread", "6-axbn-over-xbn", "9-lower-drift"):
-        context.asked.clear()
+        context.requests.clear()
         KEYS[key].judge(context)
-        runs.append(set(context.asked))
+        runs.append(set(context.requests))
     assert all(each == runs[0] for each in runs) and len(runs[0]) == 5 * 2 * 10
 
 

@@ -72,7 +72,7 @@ def test_a_busy_machine_is_refused_and_force_trusts_nothing(toy: object, monkeyp
     assert bench(name="toy", wait=True).bars[0]["ok"]
 
 
-def test_a_result_can_be_kept_with_where_it_came_from(toy: object, tmp_path: Path) -> None:
+def test_a_result_is_stored_with_its_provenance(toy: object, tmp_path: Path) -> None:
     bench(name="toy", data=tmp_path, out=tmp_path / "results")
     saved = json.loads((tmp_path / "results" / "bench-toy.json").read_text())
     assert {"when", "command", "versions", "seconds", "machine", "bars"} <= set(saved)

@@ -67,16 +67,16 @@ def test_a_part_that_fails_does_not_take_the_others_along(tmp_path: Path, monkey
     monkeypatch.setattr(http_requests, "measure", lambda *_: ({"images": 4}, http_requests.bars(values, 0)))
     monkeypatch.setattr(vector_search, "measure", lambda context, *_: context.nothing)
     monkeypatch.setattr(drawing, "measure", fail)
-    found = bench(name="search", data=tmp_path, force=True, out=tmp_path)
+    result = bench(name="search", data=tmp_path, force=True, out=tmp_path)
     assert seen == [["requests", "100,000 vectors"]], "what is finished is kept while the rest is measured"
-    assert found.figures["requests"] == {"images": 4}
-    assert found.figures["map"] == {"failed": "LookalikeError: The map did not move."}
-    assert found.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
-    assert [bar["value"] for bar in found.bars] == [0.95, 0.95, None, 0, *[None] * 31] and not found.ok
-    text = "\n".join(summary(found))
+    assert result.figures["requests"] == {"images": 4}
+    assert result.figures["map"] == {"failed": "LookalikeError: The map did not move."}
+    assert result.figures["100,000 vectors"]["failed"].startswith("AttributeError: ")
+    assert [bar["value"] for bar in result.bars] == [0.95, 0.95, None, 0, *[None] * 31] and not result.ok
+    text = "\n".join(summary(result))
     assert "The map did not move." in text and "MISSED map: median ms a frame while panning: not measured" in text
-    kept = json.loads((tmp_path / "bench-search.json").read_text())
-    assert kept["bars"] == found.bars and not (tmp_path / "unfinished-search.json").exists()
+    stored = json.loads((tmp_path / "bench-search.json").read_text())
+    assert stored["bars"] == result.bars and not (tmp_path / "unfinished-search.json").exists()
     with pytest.raises(LookalikeError, match="cub"):
         search.run(BenchContext(data=tmp_path / "nowhere"))
 
@@ -85,7 +85,7 @@ def test_the_smallest_width_that_finds_enough() -> None:
     class Side:
         name, width = "a side", 0
 
-        def look(self, width: int) -> None:
+        def set_beam_width(self, width: int) -> None:
             self.width = width
 
         def many(self, queries: np.ndarray) -> list[list[int]]:
@@ -102,9 +102,9 @@ def test_growth() -> None:
         speeds = {"ours, one a call": {"median": 100.0 / by}}
         return {"vectors": count, "ours": side, "faiss": side, "queries_a_second": speeds}
 
-    found = vector_search.growth(facts(10, 1.0), facts(100, 4.0))
-    assert found["vectors"] == 10 and found["ours"]["bytes_a_vector"] == 4
-    assert found["queries_a_second"]["ours, one a call"] == 0.25
+    result = vector_search.growth(facts(10, 1.0), facts(100, 4.0))
+    assert result["vectors"] == 10 and result["ours"]["bytes_a_vector"] == 4
+    assert result["queries_a_second"]["ours, one a call"] == 0.25
 
 
 def test_the_million_is_run_by_name_only() -> None:
@@ -113,8 +113,8 @@ def test_the_million_is_run_by_name_only() -> None:
 
 
 def test_the_clients_time_is_left_out() -> None:
-    found = {"good": 100, "seconds": 12.0, "clients_cpu_seconds": 4.0}
-    assert http_requests.speed(found, 2) == 10.0
+    result = {"good": 100, "seconds": 12.0, "clients_cpu_seconds": 4.0}
+    assert http_requests.speed(result, 2) == 10.0
 
 
 class Answering(http.server.BaseHTTPRequestHandler):
@@ -148,9 +148,9 @@ def test_clients_count_only_answers_with_hits(tmp_path: Path, port: int) -> None
     for name in ("good", "busy", "empty"):
         files.append(tmp_path / name)
         files[-1].write_bytes(name.encode() * 10)
-    found = http_clients.crowd(port, 3, 30, files)
-    assert found["requests"] == 30 == len(Answering.seen) and found["good"] == 10
-    assert 0 < found["p50_ms"] <= found["p99_ms"] and found["clients_cpu_seconds"] > 0
+    result = http_clients.crowd(port, 3, 30, files)
+    assert result["requests"] == 30 == len(Answering.seen) and result["good"] == 10
+    assert 0 < result["p50_ms"] <= result["p99_ms"] and result["clients_cpu_seconds"] > 0
     assert all(body.startswith(b"--b\r\n") and body.endswith(b"\r\n--b--\r\n") for body in Answering.seen)
 
 
