@@ -39,10 +39,10 @@ SHOWN = 100_000  # rows after which it says how far it is
 ONE, MANY = "one a call", f"batches of {BATCH}"
 PAYLOAD = ", with payload"
 BARS = {ONE: 0.6, MANY: 0.7, ONE + PAYLOAD: 0.35, MANY + PAYLOAD: 0.35}
-PERCENTS, FILTERED_QUERIES, FILTERED_RATE = (0.1, 1, 10, 50, 95), 50, 100.0
+PERCENTS, FILTERED_QUERIES = (0.1, 1, 10, 50, 95), 50
+FILTERED_RATE = 100.0  # at 100,000 rows
 OPEN_SECONDS, BYTES, EXACT_MILLISECONDS = 0.05, 2300.0, 120.0
 MILLION = 1_000_000
-GROWING = ("graph_seconds", "cpu_seconds", "bytes_a_vector", "cold_open_seconds", "width")
 
 
 class Ours:
@@ -145,15 +145,20 @@ def _faiss() -> Any:
     return faiss
 
 
-def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> tuple[dict[str, Any], list[Bar]]:
-    """Both sides over `count` vectors; graphs that lie in `folder` from before are opened again."""
+def measure(
+    context: BenchContext, count: int, folder: Path, dim: int = DIM, *, peer: bool = True
+) -> tuple[dict[str, Any], list[Bar]]:
+    """Both sides, or ours alone, over `count` vectors; graphs that lie in `folder` from before are opened again."""
     from lookalike.evaluation.neighbors import top_k
 
-    _faiss().omp_set_num_threads(context.threads)
-    rows, groups = mixture(count + QUERIES, dim), mixture_groups(count + QUERIES, dim)
+    rows = mixture(count + QUERIES, dim)
+    groups = mixture_groups(rows)
     rows, queries = rows[:count], rows[count:]
     truth = top_k(queries, rows, K)[1].tolist()
-    sides: list[Side] = [Ours(folder), Peer(folder)]
+    sides: list[Side] = [Ours(folder)]
+    if peer:
+        _faiss().omp_set_num_threads(context.threads)
+        sides.append(Peer(folder))
     figures: dict[str, Any] = {"vectors": count, "numbers": dim}
     for side in sides:
         context.say(f"{side.name}: {count:,} vectors")
@@ -174,7 +179,7 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     assert isinstance(ours, Ours)
     if (graph := ours.store.load_graph()) is not None:
         graph.width = graph.info.width  # as a user gets it
-    figures["filtered"] = filtered(ours.store, rows, groups[:count])
+    figures["filtered"] = filtered(ours.store, groups[:count], rows, groups[:count], noise=0.3)
     ways_to_time = {"graph": False, "exact": True}
     figures["single"] = {
         way: timed(partial(ours.store.search, k=K, exact=exact), queries[:TIMED])[1]
@@ -183,30 +188,26 @@ def measure(context: BenchContext, count: int, folder: Path, dim: int = DIM) -> 
     figures["ours"]["memory"] = memory(ours.folder)
     for side in sides:
         side.close()
-    ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way.removesuffix(PAYLOAD)}"]) for way in BARS}
     figures["queries_a_second"] = {name: rounded(values) for name, values in speeds.items()}
-    figures["ours / faiss"] = {way: round(value, 3) for way, value in ratios.items()}
-    return figures, bars(count, ratios, {side.name: figures[side.name]["recall"] for side in sides}, figures)
+    ratios: dict[str, float] = {}
+    if peer:
+        ratios = {way: ratio(speeds[f"ours, {way}"], speeds[f"faiss, {way.removesuffix(PAYLOAD)}"]) for way in BARS}
+        figures["ours / faiss"] = {way: round(value, 3) for way, value in ratios.items()}
+    return figures, bars(count, ratios, figures, peer=peer)
 
 
 def bars(
-    count: int,
-    ratios: Mapping[str, float] = {},
-    recalls: Mapping[str, float] = {},
-    figures: Mapping[str, Any] | None = None,
+    count: int, ratios: Mapping[str, float] = {}, figures: Mapping[str, Any] | None = None, *, peer: bool = True
 ) -> list[Bar]:
-    nothing = {"recall": math.nan, "queries_a_second": math.nan}
-    facts = figures or {"ours": {}, "filtered": {}, "single": {"exact": {"p50_ms": math.nan}}}
-    result = [Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS]
-    names = (Ours.name, Peer.name)
-    result += [Bar(f"{count:,} vectors: recall@10 of {n}", recalls.get(n, math.nan), ENOUGH) for n in names]
-    for case in (
-        f"{percent} %, class {filter_result}" for percent in PERCENTS for filter_result in ("kept", "filtered out")
-    ):
-        values = facts["filtered"].get(case, nothing)
-        result.append(Bar(f"{count:,} vectors, filter {case}: recall@10", values["recall"], ENOUGH))
-        rate = 0.0 if count > 100_000 else FILTERED_RATE  # promised for so many rows
-        result.append(Bar(f"{count:,} vectors, filter {case}: queries a second", values["queries_a_second"], rate))
+    facts = figures or {"ours": {}, "faiss": {}, "filtered": {}, "single": {"exact": {"p50_ms": math.nan}}}
+    result = [
+        Bar(f"{count:,} vectors, {way}: ours / faiss", ratios.get(way, math.nan), BARS[way]) for way in BARS if peer
+    ]
+    result += [
+        Bar(f"{count:,} vectors: recall@10 of {name}", facts[name].get("recall", math.nan), ENOUGH)
+        for name in (Ours.name, Peer.name)[: 1 + peer]
+    ]
+    result += filter_bars(f"{count:,} vectors", facts["filtered"], FILTERED_RATE if count <= 100_000 else None)
     opened, size = (facts["ours"].get(name, math.nan) for name in ("open_seconds", "bytes_a_vector"))
     result.append(Bar(f"{count:,} vectors: seconds to open and answer", opened, OPEN_SECONDS, "lower"))
     result.append(Bar(f"{count:,} vectors: bytes a vector", size, BYTES, "lower"))
@@ -216,30 +217,52 @@ def bars(
     return result
 
 
-def mixture_groups(count: int, dim: int) -> np.ndarray:
+def filter_bars(what: str, cases: Mapping[str, Mapping[str, float]], rate: float | None = None) -> list[Bar]:
+    """Recall, and speed where it is promised, of each case of `filtered`; what was not measured is not a number."""
+    result = []
+    for case in (f"{percent} %, class {which}" for percent in PERCENTS for which in ("kept", "filtered out")):
+        values = cases.get(case, {})
+        result.append(Bar(f"{what}, filter {case}: recall@10", values.get("recall", math.nan), ENOUGH))
+        if rate is not None:
+            speed = values.get("queries_a_second", math.nan)
+            result.append(Bar(f"{what}, filter {case}: queries a second", speed, rate))
+    return result
+
+
+def mixture_groups(rows: np.ndarray) -> np.ndarray:
     """The Gaussian of each vector of `mixture`: the nearest middle, which is the one it was drawn from."""
     from lookalike.evaluation.neighbors import top_k
 
-    middles = numpy_rng(0, "map bench").standard_normal((GROUPS, dim), dtype=np.float32)
+    middles = numpy_rng(0, "map bench").standard_normal((GROUPS, rows.shape[1]), dtype=np.float32)
     middles /= np.linalg.norm(middles, axis=1, keepdims=True)
-    rows = mixture(count, dim)
-    return np.concatenate([top_k(rows[at : at + 50_000], middles, 1)[1][:, 0] for at in range(0, count, 50_000)])
+    return np.concatenate([top_k(rows[at : at + 50_000], middles, 1)[1][:, 0] for at in range(0, len(rows), 50_000)])
 
 
-def filtered(store: Any, rows: np.ndarray, groups: np.ndarray) -> dict[str, dict[str, float]]:
-    """Recall and speed under filters that keep the first Gaussians, one query a call: stored vectors with noise."""
+def filtered(
+    store: Any, stored: np.ndarray, queries: np.ndarray, groups: np.ndarray, noise: float = 0.0
+) -> dict[str, dict[str, float]]:
+    """Recall and speed under filters that keep the first groups, one query a call.
+
+    Args:
+        store: The store; the column `label` holds the group of a row.
+        stored: Groups of its rows.
+        queries: Vectors among which queries are drawn.
+        groups: Their groups.
+        noise: Length of the noise that is added to queries, for stored vectors.
+    """
     from lookalike.store import Condition
 
     out: dict[str, dict[str, float]] = {}
     rng = numpy_rng(0, "filtered queries")
+    shares = np.cumsum(np.bincount(stored)) / len(stored)
     for percent in PERCENTS:
-        last = round(GROUPS * percent / 100) - 1
+        last = int(np.argmin(np.abs(shares - percent / 100)))
         where = [Condition("label", high=str(last))]
         for case, mask in (("kept", groups <= last), ("filtered out", groups > last)):
             if not mask.any():
                 continue
-            some = rows[rng.choice(np.flatnonzero(mask), FILTERED_QUERIES)]
-            some = some + 0.3 / np.sqrt(rows.shape[1]) * rng.standard_normal(some.shape, dtype=np.float32)
+            some = queries[rng.choice(np.flatnonzero(mask), FILTERED_QUERIES)]
+            some = some + noise / np.sqrt(some.shape[1]) * rng.standard_normal(some.shape, dtype=np.float32)
             truth = store.search(some, K, where=where, exact=True).rows
             near, times = timed(partial(store.search, k=K, where=where), some)
             there = truth >= 0
@@ -348,13 +371,3 @@ def ways(side: Side, queries: np.ndarray) -> dict[str, Callable[[], int]]:
     return plain | (
         {ONE + PAYLOAD: one_with_payload, MANY + PAYLOAD: many_with_payload} if isinstance(side, Ours) else {}
     )
-
-
-def growth(small: dict[str, Any], large: dict[str, Any]) -> dict[str, Any]:
-    """How many times each figure is as large with ten times the vectors."""
-    out: dict[str, Any] = {"vectors": large["vectors"] / small["vectors"]}
-    for side in ("ours", "faiss"):
-        out[side] = {name: round(large[side][name] / max(small[side][name], 1e-9), 3) for name in GROWING}
-    before, now = small["queries_a_second"], large["queries_a_second"]
-    out["queries_a_second"] = {name: round(now[name]["median"] / before[name]["median"], 3) for name in now}
-    return out

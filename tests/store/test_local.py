@@ -18,6 +18,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.store import Condition, local_graph
+from lookalike.store import graph as graph_module
 from lookalike.store.graph import quantize
 from lookalike.store.local import LocalStore
 from lookalike.store.scan import nearest
@@ -285,13 +286,14 @@ def test_the_first_pass_over_int8_copies_is_exact(
     queries = np.concatenate([rows[::150] + 0.5 * noise, noise[:20], rows[:5], -rows[:5]]).astype(np.float32)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     masks = [None, rng.random(6000) < 0.5, np.arange(6000) // 50 == 7, np.arange(6000) // 50 != 7]
+    monkeypatch.setattr(graph_module, "COMPARED", 1000)  # in several threads
     answered = 0
     for query in queries:
         for mask in masks:
             for k in (1, 10, 40):
-                result = graph.first_pass(query, k, rows, mask)
+                selected = None if mask is None else np.flatnonzero(mask)
+                result = graph.first_pass(query, k, rows, selected, mask)
                 if result is not None:
-                    selected = None if mask is None else np.flatnonzero(mask)
                     truth = nearest(query[None], rows, k, selected)
                     np.testing.assert_allclose(result[1], truth[1][0], atol=1e-6)
                     assert set(result[0]) == set(truth[0][0])

@@ -11,8 +11,9 @@ import math
 import time
 import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ NEAR_FRACTION, MIN_NEAR_RECALL = 0.6, 0.985
 BLOCK = 65_536  # vectors added at a time
 DIMENSIONS = 8  # bytes before the int8 copies in the file: their number and length
 LEFT = 0.05  # fraction of rows that the first pass may leave to be scored
+COMPARED = 16_384  # int8 copies compared at a time
 GROUP = 64  # rows of which the best is looked at to find a threshold
 NOTHING = np.iinfo(np.int32).min
 
@@ -113,6 +115,13 @@ class Graph:
             offset = path.stat().st_size - 4 * info.nodes
             self._rows = np.memmap(path, np.int32, "r", offset, (info.nodes,)).view(np.ndarray)
 
+    @cached_property
+    def _slots(self) -> NDArray[np.int32]:
+        """The place of each row's int8 copy."""
+        slots = np.empty(self.info.rows, np.int32)
+        slots[self._rows] = np.arange(len(self._rows))
+        return slots
+
     def search(
         self,
         queries: Vectors,
@@ -145,7 +154,7 @@ class Graph:
         searching = (
             (info.base_seconds + info.candidate_seconds * width) * count / (min(threads(), count) if count > 1 else 1)
         )
-        comparing = min(self._scan_seconds(count, selected), count * info.pass_seconds)
+        comparing = min(self._scan_seconds(count, selected), count * self._pass_seconds(selected))
         if exact or (rows is not None and width > info.max_width) or searching > comparing:
             return self._compare(queries, k, vectors, rows, mask)
         candidates = self.candidates(queries, width)
@@ -181,13 +190,17 @@ class Graph:
         rows = min(GATHERED * selected, self.info.rows)
         return self.info.scan_seconds * rows * (1 + (count - 1) * self.info.batch_fraction)
 
+    def _pass_seconds(self, selected: int) -> float:
+        """Seconds that a first pass over the copies of selected rows is expected to take."""
+        return self.info.pass_seconds * min(GATHERED * selected / self.info.rows, 1.0)
+
     def _compare(
         self, queries: Vectors, k: int, vectors: Vectors, rows: Rows | None, mask: NDArray[np.bool_] | None
     ) -> tuple[Rows, Vectors]:
         """Compare queries with all selected rows, whose int8 copies are looked at first if that is faster."""
         selected, count = self.info.rows if rows is None else len(rows), len(queries)
-        if k <= selected and count * self.info.pass_seconds < self._scan_seconds(count, selected):
-            found = [self.first_pass(query, k, vectors, mask) for query in queries]
+        if k <= selected and count * self._pass_seconds(selected) < self._scan_seconds(count, selected):
+            found = [self.first_pass(query, k, vectors, rows, mask) for query in queries]
             if all(found):
                 both = zip(*(pair for pair in found if pair), strict=True)
                 places, scores = (np.stack(lines) for lines in both)
@@ -195,7 +208,12 @@ class Graph:
         return nearest(queries, vectors[: self.info.rows], k, rows)
 
     def first_pass(
-        self, query: Vectors, k: int, vectors: Vectors, mask: NDArray[np.bool_] | None = None
+        self,
+        query: Vectors,
+        k: int,
+        vectors: Vectors,
+        rows: Rows | None = None,
+        mask: NDArray[np.bool_] | None = None,
     ) -> tuple[Rows, Vectors] | None:
         """Find the k nearest rows exactly, by the products of int8 copies and of the float32 vectors of the best.
 
@@ -203,14 +221,21 @@ class Graph:
         differs from that of the copies by at most e = r + s (1 + r). At least k rows have a cosine of t − e, if t is
         what at least k copies reach; so copies below t − 2e are not among the nearest.
 
+        Args:
+            query: A unit query.
+            k: Number of neighbors.
+            vectors: The unit vectors that the graph was built from.
+            rows: Positions of those to search (default: all).
+            mask: The same as a mask over all.
+
         Returns:
             Positions and scores, or ``None`` if too many rows are left to score.
         """
-        import numkong
-
-        code = quantize(query[None], self.info.scale)
-        products = np.asarray(numkong.dots_packed(self._codes, numkong.dots_pack(code, "int8")))[:, 0]
-        if mask is not None:
+        code, few = quantize(query[None], self.info.scale), None
+        if rows is not None and GATHERED * len(rows) < len(self._rows):
+            few = self._slots[rows]
+        products = self._products(code, few)
+        if mask is not None and few is None:
             products = np.where(mask[self._rows], products, NOTHING)
         whole = len(products) // GROUP * GROUP
         best = np.append(products[:whole].reshape(-1, GROUP).max(axis=1), products[whole:])
@@ -221,13 +246,34 @@ class Graph:
             threshold = np.partition(products, -k)[-k]
         far = float(np.linalg.norm(query - code[0] / np.float32(self.info.scale)))
         bound = self.info.error + far * (1 + self.info.error) + 1e-5
-        slots = np.flatnonzero(products >= threshold - 2 * bound * self.info.scale**2)
-        if threshold == NOTHING or len(slots) > max(LEFT * len(products), 4 * k):
+        left = np.flatnonzero(products >= math.floor(threshold - 2 * bound * self.info.scale**2))
+        if threshold == NOTHING or len(left) > max(LEFT * len(self._rows), 4 * k):
             return None
-        rows = np.sort(self._rows[slots].astype(np.int64))
-        scores = vectors[rows] @ query
-        order = np.lexsort((rows, -scores))[:k]
-        return rows[order], np.clip(scores[order], -1, 1)
+        found = np.sort(self._rows[left if few is None else few[left]].astype(np.int64))
+        scores = vectors[found] @ query
+        order = np.lexsort((found, -scores))[:k]
+        return found[order], np.clip(scores[order], -1, 1)
+
+    def _products(self, code: NDArray[np.int8], slots: NDArray[np.int32] | None) -> NDArray[np.int32]:
+        """The products of one int8 vector with all copies or some, by all cores if there are many."""
+        import numkong
+
+        packed, count = numkong.dots_pack(code, "int8"), len(self._codes if slots is None else slots)
+        products = np.empty(count, np.int32)
+
+        def compare(start: int) -> None:
+            part = slice(start, start + COMPARED)
+            copies = self._codes[part] if slots is None else self._codes[slots[part]]
+            products[part] = np.asarray(numkong.dots_packed(copies, packed))[:, 0]
+
+        starts = range(0, count, COMPARED)
+        if len(starts) < 3:
+            for start in starts:
+                compare(start)
+        else:
+            with ThreadPoolExecutor(threads()) as pool:
+                list(pool.map(compare, starts))
+        return products
 
 
 def quantize(vectors: Vectors, scale: float) -> NDArray[np.int8]:
@@ -239,6 +285,12 @@ def quantize(vectors: Vectors, scale: float) -> NDArray[np.int8]:
 def _score(queries: Vectors, candidates: Rows, k: int, vectors: Vectors) -> tuple[Rows, Vectors]:
     """The k best of the first candidates by their float32 cosines; int8 scores would swap the last hits."""
     candidates = candidates[:, : max(RESCORED * k, k + 14)]
+    if len(queries) == 1:  # the same, in fewer steps
+        rows = candidates[0]
+        line = vectors.take(rows, axis=0) @ queries[0]
+        line[rows < 0] = -np.inf
+        best = np.lexsort((rows, -line))[:k]
+        return rows[None, best], np.minimum(line[None, best], 1.0)
     scores = np.matmul(vectors[candidates], queries[:, :, None])[..., 0]
     scores[candidates < 0] = -np.inf
     lines, order = np.arange(len(queries))[:, None], np.lexsort((candidates, -scores), axis=1)[:, :k]

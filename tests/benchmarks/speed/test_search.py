@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 from tests.helpers import make_images
 
-from benchmarks.speed import BENCHES, LONG, BenchContext, bench, http_clients, http_requests, search, vector_search
+from benchmarks.speed import (
+    BENCHES,
+    LONG,
+    BenchContext,
+    bench,
+    http_clients,
+    http_requests,
+    search,
+    search_real,
+    vector_search,
+)
 from benchmarks.speed import map_layout as drawing
 from benchmarks.speed.__main__ import summary
 from lookalike.core.errors import LookalikeError
@@ -47,7 +57,7 @@ def test_both_sides_find_what_is_nearest(tmp_path: Path, small: None) -> None:
     assert len(measured) >= 20 and all(bar.value > 0 for bar in measured)
     assert 0 < figures["single"]["exact"]["p50_ms"] <= figures["single"]["exact"]["p99_ms"]
     assert figures["ours"]["memory"]["own"] > 1 and figures["ours"]["peak_megabytes"] > 1
-    million = vector_search.bars(vector_search.MILLION, {}, {}, figures)[-1]
+    million = vector_search.bars(vector_search.MILLION, {}, figures)[-1]
     assert "exact query" in million.name and million.value == figures["single"]["exact"]["p50_ms"]
     assert all(bar.value >= 0.97 for bar in measured if "recall" in bar.name)
     again, _ = vector_search.measure(BenchContext(say=said.append, threads=1), 700, tmp_path, dim=16)
@@ -96,15 +106,14 @@ def test_the_smallest_width_that_finds_enough() -> None:
     assert vector_search.smallest(Side(), np.zeros((3, 4)), [list(range(1000))] * 3)[1] < 0.97  # type: ignore[arg-type]
 
 
-def test_growth() -> None:
-    def facts(count: int, by: float) -> dict[str, Any]:
-        side = dict.fromkeys(vector_search.GROWING, by)
-        speeds = {"ours, one a call": {"median": 100.0 / by}}
-        return {"vectors": count, "ours": side, "faiss": side, "queries_a_second": speeds}
-
-    result = vector_search.growth(facts(10, 1.0), facts(100, 4.0))
-    assert result["vectors"] == 10 and result["ours"]["bytes_a_vector"] == 4
-    assert result["queries_a_second"]["ours, one a call"] == 0.25
+def test_ours_alone_and_real_vectors(tmp_path: Path, small: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = BenchContext(say=lambda _: None, threads=1)
+    figures, bars = vector_search.measure(quiet, 700, tmp_path, dim=16, peer=False)
+    assert "faiss" not in figures and not any("faiss" in bar.name for bar in bars)
+    rng = np.random.default_rng(0)
+    figures, bars = search_real.measure(quiet, rng.normal(size=(2_500, 16)).astype(np.float32), rng.integers(40, size=2_500))
+    assert figures["vectors"] == 2_450 and figures["classes"] == 40 and len(bars) == 11
+    assert not [bar for bar in bars if bar.value != 1], "without a graph every row is compared"
 
 
 def test_the_million_is_run_by_name_only() -> None:
