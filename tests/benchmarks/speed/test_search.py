@@ -111,7 +111,8 @@ def test_ours_alone_and_real_vectors(tmp_path: Path, small: None, monkeypatch: p
     figures, bars = vector_search.measure(quiet, 700, tmp_path, dim=16, peer=False)
     assert "faiss" not in figures and not any("faiss" in bar.name for bar in bars)
     rng = np.random.default_rng(0)
-    figures, bars = search_real.measure(quiet, rng.normal(size=(2_500, 16)).astype(np.float32), rng.integers(40, size=2_500))
+    vectors = rng.normal(size=(2_500, 16)).astype(np.float32)
+    figures, bars = search_real.measure(quiet, vectors, rng.integers(40, size=2_500))
     assert figures["vectors"] == 2_450 and figures["classes"] == 40 and len(bars) == 11
     assert not [bar for bar in bars if bar.value != 1], "without a graph every row is compared"
 
