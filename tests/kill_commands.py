@@ -110,7 +110,6 @@ def _verified(name: str | Path = "photos", folder: str = "photos") -> None:
 
 
 def _changed_folder() -> None:
-    _indexed()
     first, second, *_ = sorted(Path("photos").rglob("*.jpg"))
     first.unlink()
     second.write_bytes(Path("photos/class-02/1.jpg").read_bytes() + b"\0")
@@ -126,7 +125,6 @@ def _there(name: str) -> bool:
 def _backed_up() -> None:
     import lookalike as la
 
-    _indexed()
     la.backup(index=None, out="b.lookalike", progress=False)
 
 
@@ -153,7 +151,6 @@ def _restored() -> None:
 def _with_caches() -> None:
     import lookalike as la
 
-    _indexed()
     la.duplicates(source="photos", progress=False)
 
 
@@ -174,7 +171,6 @@ def _purged() -> None:
 
 
 def _two_generations() -> None:
-    _indexed()
     _index(seed=1)
 
 
@@ -304,7 +300,6 @@ def _usable() -> None:
 
 
 def _to_promote() -> None:
-    _to_adapt()
     shutil.move("reference", "run")
 
 
@@ -320,11 +315,6 @@ def _promoted() -> None:
     with versions.locked():  # as the next command does
         assert versions.current == 1 and versions.row(1)["status"] == "promoted", versions.rows
     _model_in_use()
-
-
-def _to_roll_back() -> None:
-    _to_promote()
-    _promote()
 
 
 def _roll_back() -> None:
@@ -387,9 +377,17 @@ COMMANDS: dict[str, Command] = {
     "train": Command(_to_train, _train, whole=_trained),
     "adapt": Command(_to_adapt, _adapt, whole=_adapted),
     "promote": Command(_to_promote, _promote, left=_usable, whole=_promoted),
-    "rollback": Command(_to_roll_back, _roll_back, left=_usable, whole=_rolled_back),
-    "forget": Command(_to_roll_back, _forget, left=_usable, again=_forget_again, whole=_forgotten),
+    "rollback": Command(_promote, _roll_back, left=_usable, whole=_rolled_back),
+    "forget": Command(_promote, _forget, left=_usable, again=_forget_again, whole=_forgotten),
 }  # fmt: skip
+# What a preparation begins with instead of an empty folder.
+AFTER: dict[Callable[[], object], Callable[[], object]] = {
+    **dict.fromkeys((_changed_folder, _backed_up, _with_caches, _two_generations), _indexed),
+    _to_promote: _to_adapt,
+    _promote: _to_promote,
+}
+# Not in the short form: others take the same steps, or have tests of their own that kill them at every change.
+LONG = ("index, then purge", "restore, then purge", "promote", "rollback")
 
 
 # --- kills ---
@@ -469,7 +467,7 @@ def kill_all(
         kills: How often each command is killed, at places spread over its changes.
         only: Names of commands (default: all).
         at: The one change to kill before.
-        short: Kill each command only once, halfway.
+        short: Kill each command only once, halfway, and leave out some.
 
     Returns:
         For each command its number of changes, kills, and failures.
@@ -483,17 +481,26 @@ def kill_all(
     fake.install(SimpleNamespace(setattr=setattr))  # type: ignore[arg-type]
     results: dict[str, Any] = {}
     made: dict[Callable[[], object], Path] = {}
-    with tempfile.TemporaryDirectory(prefix="lookalike-kills-") as base:
+    memory = Path("/dev/shm")  # syncing costs nothing there
+    fits = memory.is_dir() and shutil.disk_usage(memory).free > 1 << 30
+    with tempfile.TemporaryDirectory(prefix="lookalike-kills-", dir=memory if fits else None) as base:
         place = Path(base) / "place"
-        for name in only or COMMANDS:
-            command, begin = COMMANDS[name], time.monotonic()
-            if command.prepare not in made:
-                place.mkdir()
-                error = step(place, command.prepare)[2]
+
+        def prepared(prepare: Callable[[], object]) -> Path:
+            if prepare not in made:
+                if prepare in AFTER:
+                    shutil.copytree(prepared(AFTER[prepare]), place, symlinks=True)
+                else:
+                    place.mkdir()
+                error = step(place, prepare)[2]
                 assert not error, error
-                made[command.prepare] = Path(base) / f"template-{len(made)}"
-                place.rename(made[command.prepare])
-            template = made[command.prepare]
+                made[prepare] = Path(base) / f"template-{len(made)}"
+                place.rename(made[prepare])
+            return made[prepare]
+
+        for name in only or [name for name in COMMANDS if not (short and name in LONG)]:
+            command, begin = COMMANDS[name], time.monotonic()
+            template = prepared(command.prepare)
             shutil.copytree(template, place, symlinks=True)
             _, count, error = step(place, command.act, 0)
             failures, done = ([{"at": 0, "error": error}] if error else []), 0

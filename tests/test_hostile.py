@@ -16,7 +16,7 @@ import lookalike as la
 from lookalike.core import artifacts, folders
 from lookalike.core.files import atomic_file, atomic_folder
 from lookalike.data import read_table
-from lookalike.searching import Index
+from lookalike.searching import Index, indexing
 from tests import helpers
 from tests.searching import fake
 
@@ -36,7 +36,7 @@ def run_module(*words: object, timeout: float) -> None:
 
 
 def test_every_reader_of_outside_files_on_damaged_ones() -> None:
-    run_module("tests.fuzz", "--cases", 6, timeout=900)
+    run_module("tests.fuzz", "--cases", 4, timeout=900)
 
 
 def test_every_command_killed_at_some_file_operations() -> None:
@@ -177,6 +177,30 @@ def test_images_replaced_while_they_are_indexed_are_right_after_the_next_run(
     assert stored.keys() == expected.keys()
     for name, vector in expected.items():
         assert abs(stored[name] - vector).max() < 1e-6, name
+
+
+def test_an_image_exchanged_for_a_link_out_of_the_folder_is_not_indexed(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the scan, when it was still an image: neither its vector nor its thumbnail tell of what is outside."""
+    fake.install(monkeypatch)
+    helpers.make_images(tmp_path / "outside", classes=1, images=1, seed=9)
+    outside, image = tmp_path / "outside" / "class-00" / "0.jpg", photos / "class-00" / "0.jpg"
+    real = indexing._check_root
+
+    def exchange(*args: Any) -> None:
+        image.unlink()
+        image.symlink_to(outside)
+        (photos / "class-01").rename(tmp_path / "moved")
+        (photos / "class-01").symlink_to(tmp_path / "moved")
+        real(*args)
+
+    monkeypatch.setattr(indexing, "_check_root", exchange)
+    model: Any = fake.FakeEmbedder()
+    la.index(folder=photos, model=model, index=tmp_path / "index", progress=False)
+    with Index(tmp_path / "index") as index:
+        assert {r.payload["path"] for part in index.store.scan() for r in part} == {"class-00/1.jpg", "class-00/2.jpg"}
+        assert {reason for _, reason in index.unreadable()} == {"it leads out of the folder of images"}
 
 
 def test_leftovers_are_cleaned_up_after_the_clock_was_set_back(

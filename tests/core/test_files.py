@@ -265,6 +265,19 @@ def test_exchanging_a_file_for_a_link_or_a_pipe_shows_nothing_of_outside(root: P
     assert b"inside" in results and b"secret" not in results and len(results) > 1
 
 
+@pytest.mark.parametrize("planted", ["link", "hard link", "pipe", "folder"])
+def test_a_planted_temporary_file_harms_nobody(tmp_path: Path, planted: str) -> None:
+    """In a folder that others can write to, its name is known beforehand."""
+    victim, part = tmp_path / "victim", tmp_path / ".out.json.part"
+    victim.write_text("precious")
+    make = {"link": lambda: part.symlink_to(victim), "hard link": lambda: os.link(victim, part)}
+    make |= {"pipe": lambda: os.mkfifo(part), "folder": part.mkdir}
+    make[planted]()
+    files.write_json(tmp_path / "out.json", {"a": 1})
+    assert victim.read_text() == "precious" and files.read_json(tmp_path / "out.json") == {"a": 1}
+    assert not (tmp_path / "out.json").is_symlink()
+
+
 def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "link.jpg").symlink_to("pipe.jpg")
@@ -274,7 +287,7 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
     with (tmp_path / "large.jpg").open("wb") as file:
         file.truncate(6_000_000_000)
     with files.open_regular(tmp_path / "large.jpg") as file:
-        with pytest.raises(files.FileTooLarge, match="larger than 2"):
+        with pytest.raises(files.FileTooLarge, match="larger than 1"):
             files.read_part(file)
         assert files.read_part(file, offset=5_000_000_000, length=3) == bytes(3)
         with pytest.raises(OSError, match="ends inside"):

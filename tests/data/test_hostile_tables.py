@@ -119,6 +119,27 @@ def test_a_huge_file_beside_an_image_is_not_read(tmp_path: Path) -> None:
     refused(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.txt": bytes(17_000_000)}), "larger than 16.0 MB")
 
 
+def test_lists_that_are_pipes_or_endless_are_refused(tmp_path: Path) -> None:
+    """Of a known data set, whose files are found by their names."""
+    from tests.data.test_readers_official import cub
+
+    root = cub(tmp_path / "cub")
+    for name in ("images.txt", "image_class_labels.txt", "classes.txt", "train_test_split.txt"):
+        whole = (root / name).read_bytes()
+        with (root / name).open("wb") as file:
+            file.truncate(6_000_000_000)
+        refused(root, "too large for a list")
+        (root / name).unlink()
+        os.mkfifo(root / name)
+        refused(root, "not a regular file")
+        (root / name).unlink()
+        (root / name).write_bytes(whole)
+    assert len(read_table(root))
+    with (tmp_path / "t.csv").open("wb") as file:
+        file.truncate(6_000_000_000)
+    refused(tmp_path / "t.csv", "t.csv")
+
+
 def test_odd_values_beside_an_image_are_stored_as_text(tmp_path: Path) -> None:
     image = (tmp_path / "a.jpg").read_bytes()
     facts = b'{"label":"\\ud800","number":' + b"9" * 30 + b"}"

@@ -15,11 +15,13 @@ import sys
 import tarfile
 import threading
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import lookalike
 from lookalike.core import files
@@ -174,6 +176,70 @@ def test_a_planted_member_is_refused(backup_file: Path, tmp_path: Path, name: st
     with pytest.raises(LookalikeError, match="not a complete backup"):
         lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
     assert sorted(tmp_path.rglob("*")) == before and not Path("/tmp/evil").exists()
+
+
+@pytest.mark.parametrize("name", ["/{0}/evil", "../../evil", "..", ".hidden", "", "~/evil", "a/../../evil", "a\x1b[2J"])
+def test_a_name_in_a_backup_leads_nowhere(backup_file: Path, tmp_path: Path, name: str) -> None:
+    parts = members(backup_file)
+    document = json.loads(parts["backup.json"])
+    document["manifest"]["name"] = name.format(tmp_path)
+    bad = write(tmp_path / "bad.tar", parts | {"backup.json": json.dumps(document).encode()})
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(LookalikeError, match="choose one with --index"):
+        lookalike.restore(file=bad, progress=False)
+    assert [path for path in sorted(tmp_path.rglob("*")) if path not in before and path.name != "indexes"] == []
+    assert lookalike.restore(file=bad, index=tmp_path / "good", progress=False).images == 12
+
+
+@pytest.mark.parametrize("root", ["/", "~", "images"])
+def test_a_backup_does_not_choose_what_is_served(backup_file: Path, tmp_path: Path, root: str) -> None:
+    parts = members(backup_file)
+    for key in ("source", "root"):
+        document = json.loads(parts["backup.json"])
+        place = document["manifest"] if key == "source" else document["manifest"]["generations"][0]
+        place[key] = str(Path(root).expanduser())
+        bad = write(tmp_path / "bad.tar", parts | {"backup.json": json.dumps(document).encode()})
+        with pytest.raises(LookalikeError, match="name their folder with --folder"):
+            lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+        lookalike.restore(file=bad, index=tmp_path / key, folder=tmp_path / "images", progress=False)
+        with Index(tmp_path / key) as index:
+            assert index.root == tmp_path / "images" and index.open_bytes({"path": "class-00/0.jpg"})
+
+
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
+def test_headers_of_a_sparse_file_are_not_read(tmp_path: Path, home: Path, kind: bytes) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, 3 << 30
+    for name in ("sparse.tar", "sparse.lookalike"):
+        with (tmp_path / name).open("wb") as file:
+            file.write(header.tobuf(tarfile.GNU_FORMAT))
+            file.truncate(header.size + 2048)
+    tracemalloc.start()
+    with pytest.raises(LookalikeError, match="not a complete backup"):
+        lookalike.restore(file=tmp_path / "sparse.lookalike", index=tmp_path / "bad", progress=False)
+    with pytest.raises(LookalikeError, match="damaged"):
+        lookalike.read_table(tmp_path / "sparse.tar")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
+def test_no_module_of_the_current_folder_is_imported(
+    backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is sent a folder with a backup in it may stand in that folder."""
+    from lookalike.service.decode_child import decode_in_child
+
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("contextlib", "pyarrow", "numpy", "json", "PIL", "lookalike"):
+        (here / f"{name}.py").write_text("open('imported', 'w')")
+    monkeypatch.chdir(here)
+    assert lookalike.restore(file=backup_file, index=tmp_path / "copy", progress=False).images == 12
+    image = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(image, "TIFF")
+    assert decode_in_child(image.getvalue(), None, 32, 64)[0].shape == (48, 64, 3)
+    assert not (here / "imported").exists()
 
 
 def test_planted_tables_triggers_links_and_holes_are_refused(backup_file: Path, tmp_path: Path) -> None:

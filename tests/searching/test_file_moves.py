@@ -233,3 +233,33 @@ def test_between_two_real_disks_and_back(photos: Path, tmp_path_factory: pytest.
         assert {path: (photos / path).stat().st_mtime for path in before} == times
     finally:
         shutil.rmtree(target, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("to", "path"),
+    [
+        ("out/secret.txt", "got.txt"),
+        ("a.jpg", "link/planted.jpg"),
+        ("a.jpg", "../planted.jpg"),
+        ("../x", "x"),
+        ("", ""),
+    ],
+)
+def test_an_edited_line_of_the_journal_moves_nothing_across(tmp_path: Path, home: Path, to: str, path: str) -> None:
+    """Neither out of another folder nor into one, also through links."""
+    root, away, outside = tmp_path / "photos", tmp_path / "away", tmp_path / "outside"
+    for folder in (root, outside):
+        folder.mkdir()
+    (root / "a.jpg").write_bytes(b"image")
+    (outside / "secret.txt").write_text("secret")
+    (root / "link").symlink_to(outside)
+    status = (root / "a.jpg").stat()
+    file_moves.move(root, [file_moves.FileToMove("a.jpg", status.st_size, status.st_mtime)], away)
+    (away / "out").symlink_to(outside)
+    journal = away / file_moves.JOURNAL
+    line = json.loads(journal.read_text())
+    journal.write_text("".join(json.dumps(line | change) + "\n" for change in ({}, {"to": to, "path": path})))
+    before = sorted(outside.iterdir()), sorted(tmp_path.iterdir())
+    file_moves.back(root)
+    assert before == (sorted(outside.iterdir()), sorted(tmp_path.iterdir()))
+    assert not (root / "got.txt").exists() and (outside / "secret.txt").read_text() == "secret"

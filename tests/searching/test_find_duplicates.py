@@ -137,6 +137,18 @@ def test_file_moves_and_moving_back(photos: Path, tmp_path: Path) -> None:
         lookalike.duplicates(source=photos, back="last", progress=False)
 
 
+def test_a_file_that_is_listed_twice_is_no_copy_of_itself(photos: Path) -> None:
+    """Else the only copy would be moved away."""
+    (photos / "link.jpg").symlink_to("a/0.jpg")
+    os.link(photos / "a" / "0.jpg", photos / "a" / "hard.jpg")
+    names = ["a/0.jpg", "a/0.jpg", "./a/0.jpg", "b/../a/0.jpg", "link.jpg", "a/hard.jpg"]
+    (photos / "list.csv").write_text("path\n" + "".join(f"{name}\n" for name in names))
+    before = {path: path.read_bytes() for path in photos.rglob("*.jpg")}
+    result = lookalike.duplicates(source=photos / "list.csv", move=True, progress=False)
+    assert result.moved is not None and result.moved.files == 0 and result.images == 1
+    assert before == {path: path.read_bytes() for path in photos.rglob("*.jpg")}
+
+
 def test_nothing_is_moved_that_changed_or_lies_outside(photos: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.jpg"
     outside.write_bytes(b"mine")

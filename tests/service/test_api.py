@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,26 @@ def test_reports(client: Any) -> None:
     assert policy.startswith("sandbox allow-scripts;") and "default-src 'none'" in policy
     for name in ("secret", "unfinished", "..", "..%2f..%2fetc%2fpasswd", "nothing"):
         assert client.get(f"/reports/{name}").status_code in (404, 200 if name == ".." else 404)
+
+
+def test_a_report_is_a_file_of_its_run(client: Any, runs: Path, tmp_path: Path) -> None:
+    """Neither what a link leads to nor what a pipe may say some day."""
+    (tmp_path / "secret").write_text("secret")
+    path, before = runs / "first" / "report.html", (runs / "first" / "report.html").read_bytes()
+    result = runs / "first" / "result.json"
+    try:
+        path.unlink()
+        path.symlink_to(tmp_path / "secret")
+        assert client.get("/reports/first").status_code == 404
+        path.unlink()
+        os.mkfifo(path)
+        os.mkfifo(result)
+        assert client.get("/reports/first").status_code == 404
+        assert {r["name"]: r["state"] for r in client.get(f"{API}/runs").json()["runs"]}["first"] == "damaged"
+    finally:
+        path.unlink()
+        path.write_bytes(before)
+        result.unlink(missing_ok=True)
 
 
 def test_metrics_count_by_route(client: Any) -> None:

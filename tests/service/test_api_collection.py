@@ -60,6 +60,20 @@ def post(client: Any, address: str, **body: Any) -> Any:
     return client.post(f"{API}{address}", json=body, headers=OURS)
 
 
+def test_of_overlapping_groups_at_least_one_image_stays(client: Any, service: Any, images: Path) -> None:
+    """The last copy of a group may be in a second one: it is not moved as a copy of something else."""
+    wait(client, post(client, "/duplicates/find").json())
+    review = service.duplicates
+    (identical,) = [group for group in review.duplicates.groups if group.kind == "identical"]
+    (same,) = [group for group in review.duplicates.groups if group.kind == "same"]
+    kept = identical.files[identical.keep]
+    same.files.append(kept)
+    away = [{"id": identical.id, "move": [image.id for image in identical.moves]}, {"id": same.id, "move": [kept.id]}]
+    answer = post(client, "/duplicates/move", groups=away)
+    assert answer.status_code == 422 and "must stay" in error_message(answer)
+    assert len(list(images.rglob("*.jpg"))) == 62
+
+
 def test_going_through_duplicates(client: Any, service: Any, images: Path) -> None:
     before = client.get(f"{API}/duplicates").json()
     assert before["state"] == "none" and before["can_move"] and before["folder"].startswith("_lookalike_moved/photos/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import logging
 import socket
@@ -304,6 +305,17 @@ def test_without_file_handles_the_client_may_try_again(
     first = client.get(f"{API}/items?sample=1").json()["items"][0]
     answer = client.get(f"/thumb/{first['thumb']}/96.jpg")
     assert answer.status_code == 503 and answer.headers["retry-after"] == "5"
+
+
+def test_an_upload_that_finds_no_room_for_temporary_files_is_told(
+    client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: Any, **_options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    answer = send(client, encoded() + bytes(2_000_000))
+    assert answer.status_code == 507 and "disk" in error_message(answer)
 
 
 def test_repeated_log_lines_are_throttled() -> None:

@@ -179,6 +179,20 @@ def test_whatever_a_decoder_takes_the_server_does_not(
         assert "it takes too much memory to decode" in error_message(answer)
 
 
+def test_a_jpeg_whose_coefficients_are_all_held_is_known_by_its_header() -> None:
+    plain, progressive = io.BytesIO(), io.BytesIO()
+    image = Image.new("RGB", (64, 64))
+    image.save(plain, "JPEG", comment=b"\xff\xc2" * 50)
+    image.save(progressive, "JPEG", progressive=True)
+    data = plain.getvalue()
+    assert not decode_child.is_buffered(data) and decode_child.is_buffered(progressive.getvalue())
+    scan = data.index(b"\xff\xda")
+    one_by_one = data[:scan] + b"\xff\xda\0\x08\1\1\0\0\x3f\0"  # colors one by one, each in a scan of its own
+    arithmetic = data.replace(b"\xff\xc0", b"\xff\xca")
+    for odd in (one_by_one, arithmetic, data[:2] + b"\0" + data[2:], data[:30], b"\xff\xd8"):
+        assert decode_child.is_buffered(odd)
+
+
 def test_a_child_decodes_as_the_server_does() -> None:
     out = io.BytesIO()
     Image.fromarray(helpers.make_image(3, width=640, height=480)).save(out, "TIFF")

@@ -230,7 +230,7 @@ def launch(
 
 def _start(folder: str, number: int, count: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "lookalike.core.distributed", folder, str(number), str(count)],
+        [sys.executable, "-P", "-m", "lookalike.core.distributed", folder, str(number), str(count)],
         stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
         env=environment,
         start_new_session=True,  # Ctrl-C reaches them through us alone, and once

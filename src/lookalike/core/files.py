@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -35,7 +36,9 @@ FORMAT_VERSIONS: dict[str, int] = {
 }
 
 
-MAX_BYTES = 2_000_000_000  # of an image file
+MAX_BYTES = 1_000_000_000  # of an image file
+MAX_TAR_READ = 16_000_000  # bytes that are read of a tar archive at once
+MAX_JSON = 200_000_000  # bytes of a JSON document
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
@@ -111,11 +114,14 @@ def _part_file(path: Path) -> tuple[int | None, Path]:
         os.close(handle)
         return None, Path(name)
     part = path.with_name(f".{path.name[:64]}.part")
-    handle = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
-    if _lock(handle) and part.exists() and os.path.samestat(os.fstat(handle), part.stat()):
-        os.ftruncate(handle, 0)
-        return handle, part
-    os.close(handle)
+    with contextlib.suppress(OSError):  # a link, pipe or folder in its place, or whatever `mkstemp` finds too
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        status = os.fstat(handle)
+        own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+        if own and _lock(handle) and part.exists() and os.path.samestat(status, part.lstat()):
+            os.ftruncate(handle, 0)
+            return handle, part
+        os.close(handle)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
     _lock(handle)
     return handle, Path(name)
@@ -276,6 +282,12 @@ def open_regular(path: str | os.PathLike[str], *, folder: int | None = None, fol
     return os.fdopen(handle, "rb")
 
 
+def read_bytes(path: str | os.PathLike[str], *, limit: int = MAX_BYTES) -> bytes:
+    """Read a regular file of at most so many bytes."""
+    with open_regular(path) as file:
+        return read_part(file, limit=limit)
+
+
 def open_inside(root: Path, name: str) -> BinaryIO:
     """Open a regular file below a folder, whatever is exchanged for a link meanwhile.
 
@@ -357,6 +369,18 @@ def read_part(file: BinaryIO, *, offset: int = 0, length: int | None = None, lim
     return data
 
 
+class TarReader(io.BufferedReader):
+    """A tar archive that is open for `tarfile`, which would read headers of any size that they claim to have."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        super().__init__(open_regular(path).detach())  # type: ignore[attr-defined]
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= MAX_TAR_READ:
+            raise ValueError("a header is too large")
+        return super().read(size)
+
+
 def to_json(document: Any) -> Any:
     """Convert NumPy values, paths, sets and objects with `to_json`, as `default` of `json.dumps`."""
     for name in ("to_json", "tolist"):
@@ -394,9 +418,11 @@ def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
     """
     path = Path(path)
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bytes(path, limit=MAX_JSON))
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
+    except OSError as error:
+        raise LookalikeError(f"The {what} `{path}` cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError):
         raise LookalikeError(f"The {what} `{path}` is damaged: it is not whole JSON. {mend}".rstrip()) from None
 

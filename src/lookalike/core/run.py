@@ -14,11 +14,13 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import (
+    MAX_JSON,
     atomic_folder,
     check_format,
     clean_folder,
     disk_errors,
     hash_bytes,
+    read_bytes,
     read_json,
     stamp,
     to_json,
@@ -169,7 +171,7 @@ class Run:
         path = self.path / "log.jsonl"
         rows: list[dict[str, Any]] = []
         if path.exists():
-            for line in path.read_bytes().splitlines():
+            for line in read_bytes(path, limit=MAX_JSON).splitlines():
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):

@@ -33,7 +33,7 @@ from PIL import (  # a reader is known to Pillow once its module is imported
 )
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import hash_bytes, open_regular, read_part
+from lookalike.core.files import hash_bytes, read_bytes
 from lookalike.data.icc import eight_bits, reduced, to_rgb, to_srgb
 
 # Caches of decoded images are keyed by it; raise the number with every change that gives other pixels.
@@ -274,8 +274,7 @@ def _foreign_bytes() -> Iterator[None]:
 
 def _read(path: Path) -> bytes:
     try:
-        with open_regular(path) as file:
-            return read_part(file)
+        return read_bytes(path)
     except OSError as error:
         raise UnreadableImage((error.strerror or "it cannot be opened").lower(), path) from error
 

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,16 @@ import pyarrow.parquet as pq
 
 from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import atomic_file, check_format, hash_bytes, open_regular, read_part, stamp, to_json
+from lookalike.core.files import (
+    atomic_file,
+    check_format,
+    hash_bytes,
+    open_inside,
+    open_regular,
+    read_part,
+    stamp,
+    to_json,
+)
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -99,6 +108,7 @@ class Table:
         root: Folder that paths are relative to.
         arrow: The columns.
         notes: Further facts, such as the layout and what was skipped.
+        confined: Whether images outside the root, also behind links, are refused when they are read.
 
     Example:
         >>> table = la.read_table("photos")
@@ -112,6 +122,7 @@ class Table:
     root: Path | None
     arrow: pa.Table
     notes: dict[str, Any] = dataclasses.field(default_factory=dict)
+    confined: bool = False
 
     @classmethod
     def from_columns(
@@ -216,7 +227,7 @@ class Table:
 
     def open_bytes(self, i: int) -> bytes:
         """Return the encoded image of a row, from its file or from inside its shard."""
-        with open_regular(self._opened(i)) as file:
+        with self._open(i) as file:
             return read_part(file, offset=self._value("offset", i) or 0, length=self._value("length", i))
 
     def box(self, i: int) -> tuple[int, int, int, int] | None:
@@ -265,9 +276,22 @@ class Table:
         return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
 
     def _opened(self, i: int) -> Path:
+        return Path(self._relative(i)) if self.root is None else self.root / self._relative(i)
+
+    def _relative(self, i: int) -> str:
         raw_path = self._value("raw_path", i)
-        relative = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
-        return Path(relative) if self.root is None else self.root / relative
+        name = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
+        return str(name)
+
+    def _open(self, i: int) -> BinaryIO:
+        from lookalike.data.decoding import UnreadableImage
+
+        if self.root is None or not self.confined:
+            return open_regular(self._opened(i))
+        try:
+            return open_inside(self.root, self._relative(i))
+        except LookalikeError as error:
+            raise UnreadableImage("it leads out of the folder of images") from error
 
 
 def _natural_codes(values: pa.Array) -> tuple[np.ndarray, list[str]]:

@@ -14,10 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lookalike.core.errors import LookalikeError
+from lookalike.core.files import open_inside, read_part
 from lookalike.core.report_blocks import Hits, Image, Scatter, Section
 from lookalike.reporting.markup import Html, h, join
 
 SIDE = 96  # pixels
+MAX_IMAGE = 10_000_000  # bytes
 
 
 class Thumbnails:
@@ -51,8 +54,9 @@ class Thumbnails:
         if self.folder is None:
             return None
         try:
-            raw = (self.folder / file).read_bytes()
-        except FileNotFoundError:
+            with open_inside(self.folder, file) as opened:
+                raw = read_part(opened, limit=MAX_IMAGE)
+        except (OSError, LookalikeError):
             self.missing.add(file)
             return None
         raw, width, height = _without_metadata(raw)

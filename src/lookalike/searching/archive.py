@@ -30,6 +30,7 @@ from lookalike.core import folders
 from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import (
+    TarReader,
     atomic_file,
     atomic_folder,
     check_format,
@@ -53,13 +54,14 @@ BLOCK = 1 << 20
 # What a backup may contain: nothing else is written, wherever its name points.
 PART = r"(?!\.\.?(?:/|$))[^/\\\0]+"
 MEMBERS = re.compile(rf"{re.escape(FILE)}|generations/\d+/({re.escape(TABLE)}|vectors-\d+\.f32|model(/{PART})+)")
-MAX_MARK = 100_000_000  # bytes of the list of members
+PLAIN_NAME = re.compile(r"[^\W_][^/\\:\0-\x1f\x7f-\x9f]{0,99}")  # of an index, that a backup may bring along
+MAX_MARK = 4_000_000  # bytes of the list of members
 READ_TABLES = """
 import contextlib, os, sys
 import pyarrow.parquet as pq
 with contextlib.suppress(ImportError):  # a few bytes may stand for many
     import resource
-    limit = (1 << 30) + 30 * sum(map(os.path.getsize, sys.argv[1:]))
+    limit = (1 << 29) + 30 * sum(map(os.path.getsize, sys.argv[1:]))
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 for path in sys.argv[1:]:
     pq.read_table(path, memory_map=True, use_threads=False).validate(full=True)
@@ -242,7 +244,7 @@ def restore(
         raise LookalikeError(f"There is no backup `{file}`.")
     kind = store_name(store or "local")
     try:
-        with tarfile.open(source, "r:") as tar:
+        with TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
             members = _members(tar, source.stat().st_size)
             mark = tar.extractfile(members[MARK])
             assert mark is not None
@@ -252,6 +254,8 @@ def restore(
                 raise ValueError("members are missing")
             path = _new_path(manifest, index)
             old = Path(manifest.source)
+            if folder is None:
+                _check_roots(manifest)
             manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
             manifest.root = manifest.root if folder is None else None
             with _lock(path):
@@ -266,7 +270,7 @@ def restore(
                         _check(part, manifest)
                         for generation in manifest.generations:
                             _finish(part, generation, kind)
-                            if manifest.source != str(old):
+                            if folder is not None:
                                 _relocate(part, generation, old, Path(manifest.source))
                             generation.checksums = file_checksums(generation_folder(part, generation.number))
                         manifest.name = path.name
@@ -343,7 +347,7 @@ def _check(part: Path, manifest: Manifest) -> None:
             if row != (generation.dim,) or count != (generation.images,):
                 raise ValueError("rows are missing")
     tables = [str(generation_folder(part, number) / TABLE) for number in numbers]
-    if subprocess.run([sys.executable, "-c", READ_TABLES, *tables], capture_output=True, check=False).returncode:
+    if subprocess.run([sys.executable, "-P", "-c", READ_TABLES, *tables], capture_output=True, check=False).returncode:
         raise ValueError("a table is damaged")
 
 
@@ -365,12 +369,21 @@ def _finish(part: Path, generation: Generation, kind: str) -> None:
 
 
 def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
+    if index is None and not PLAIN_NAME.fullmatch(manifest.name):  # a file that somebody else made
+        raise LookalikeError("The name in this backup is no plain name of an index: choose one with --index.")
     requested = Path(index).expanduser() if index is not None else Path(manifest.name)
     path = folders.indexes() / requested.name if len(requested.parts) == 1 else requested.absolute()
     if path.exists() and (is_index(path) or any(path.iterdir())):
         raise LookalikeError(f"`{path}` exists already: choose another --index, or purge it first.")
     folders.refuse_network_drive(path, "an index")
     return path
+
+
+def _check_roots(manifest: Manifest) -> None:
+    """Raise if a backup names a folder with all that a user has: whoever made it would choose what is served."""
+    for root in {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)} - {None}:
+        if not Path(str(root)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(root))):
+            raise LookalikeError(f"The backup says that its images are in `{root}`: name their folder with --folder.")
 
 
 def _lock(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -139,8 +139,10 @@ def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batc
         with Progress("Moving back", len(lines), shown=progress) as bar:
             for line in lines:
                 try:
-                    if any(Path(p).is_absolute() or ".." in Path(p).parts for p in (line["to"], line["path"])):
-                        raise LookalikeError("its line in the journal points outside the folder")
+                    for folder, path in ((target, line["to"]), (root, line["path"])):  # anybody may have edited them
+                        inside = not Path(path).is_absolute() and ".." not in Path(path).parts
+                        if not inside or not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
+                            raise LookalikeError("its line in the journal points outside the folder")
                     moved += _return(root, target / line["to"], line["path"])
                 except (LookalikeError, OSError) as error:
                     left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -200,10 +200,11 @@ def duplicates_in_table(
     """Find the duplicates among the images of a table, except dismissed groups."""
     if table.root is None:
         raise LookalikeError("These images have no common folder, so none of them can be moved.")
+    table = replace(table, confined=True)
     images, unreadable = read_image_facts(table, progress=progress)
     # A file inside a shard cannot be moved by itself; others are moved by their spelling on disk.
     files = {image.id: file for image in images if (file := table.file(image.row)) is not None}
-    images = [image for image in images if image.id in files]
+    images = _one_per_file([image for image in images if image.id in files], files)
     hidden = dismissed(table.root)
     groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
     listed = [group for group in groups if group.id not in hidden]
@@ -211,6 +212,16 @@ def duplicates_in_table(
     result.dismissed = len(groups) - len(listed)
     result._disk_paths = {name: os.path.relpath(file, table.root) for name, file in files.items()}
     return result
+
+
+def _one_per_file(images: list[ImageFacts], files: dict[str, Path]) -> list[ImageFacts]:
+    """The images without further rows of the same file: it may be listed twice, in parts, or behind a link."""
+    distinct: dict[tuple[int, int], ImageFacts] = {}
+    for image in sorted(images, key=lambda image: files[image.id].is_symlink()):
+        with contextlib.suppress(FileNotFoundError):
+            status = files[image.id].stat()
+            distinct.setdefault((status.st_dev, status.st_ino), image)
+    return list(distinct.values())
 
 
 def is_enlarged(table: Table, image: ImageFacts, other: ImageFacts) -> bool:

@@ -160,7 +160,7 @@ def update_index(
                             f"`lookalike purge {path.name}` deletes the index itself."
                         )
                     writer.manifest.exif = writer.manifest.exif if exif is None else exif
-                    update = IndexUpdate(writer, table, progress=progress)
+                    update = IndexUpdate(writer, replace(table, confined=True), progress=progress)
                     if dry_run:
                         return update.plan()
                     writer.manifest.layout, writer.manifest.split = layout, split

@@ -84,10 +84,10 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
         LookalikeError: If the file cannot be opened, is not a regular file, is outside ``root`` (also by a link), or is
             too large (``FileTooLarge``).
     """
-    spelling = payload.get("_raw_path")  # the name on disk, where it is not UTF-8
-    name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
-    length = payload.get("_length")
     try:
+        spelling = payload.get("_raw_path")  # the name on disk, where it is not UTF-8
+        name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
+        length = payload.get("_length")
         with open_inside(root, name) as file:
             return read_part(
                 file,
@@ -97,3 +97,5 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
             )
     except OSError as error:
         raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror}).") from error
+    except (ValueError, TypeError, KeyError) as error:  # a restored backup may say anything
+        raise LookalikeError("The row of this image is damaged: it names no file.") from error

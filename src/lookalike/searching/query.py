@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes
+from lookalike.core.files import hash_bytes, read_bytes
 from lookalike.core.progress import warn
 from lookalike.searching.filters import describe, parse, to_rule
 from lookalike.searching.hits import TEXT_NOTE, UNLIKE_NOTE, Hit, Hits
@@ -358,7 +358,6 @@ def _read(image: Any) -> Any:
     if not isinstance(image, (str, os.PathLike)):
         return image
     from lookalike.data import UnreadableImage
-    from lookalike.models.inference.inputs import read_bytes
 
     try:
         return read_bytes(image)

@@ -232,6 +232,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http=Connection,
+                ws="none",
                 log_config=None,
                 access_log=False,
                 server_header=False,

@@ -21,14 +21,28 @@ BUDGET_PIXELS = 60_000_000  # that a child counts for: two decode at the same ti
 # Pixels from which an image of a format is decoded in a child; of formats that are not named, every image is.
 LARGEST = {"PNG": 30_000_000, "HEIF": 16_000_000, "WEBP": 8_000_000, "AVIF": 8_000_000, "GIF": 8_000_000}
 LARGEST |= {"BMP": 8_000_000, "PPM": 8_000_000, "JPEG": 40_000_000}
-PROGRESSIVE = 12_000_000  # of a progressive JPEG, whose coefficients are all held
+BUFFERED = 12_000_000  # of a JPEG whose coefficients are all held
 Region = tuple[float, float, float, float]
 
 
 def needs_child(data: bytes, pixels: int) -> bool:
     """Whether an image is decoded in a child process."""
-    progressive = data[:2] == b"\xff\xd8" and data.count(b"\xff\xc2") > 0
-    return pixels > (PROGRESSIVE if progressive else LARGEST.get(format_of(data), 0))
+    return pixels > (BUFFERED if data[:2] == b"\xff\xd8" and is_buffered(data) else LARGEST.get(format_of(data), 0))
+
+
+def is_buffered(data: bytes) -> bool:
+    """Whether all coefficients of a JPEG are held: it is progressive, its colors come one by one, or it is odd."""
+    at, colors = 2, 0
+    while data[at : at + 1] == b"\xff" and at + 10 <= len(data):
+        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            return data[at + 4] < colors
+        if marker in (0xC0, 0xC1, 0xC9):
+            colors = data[at + 9]
+        elif not (marker in (0xC4, 0xCC, 0xDB, 0xDD) or 0xE0 <= marker <= 0xFE) or length < 2:
+            return True
+        at += 2 + length
+    return True
 
 
 def decode_in_child(data: bytes, region: Region | None, side: float, stored: int) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +64,7 @@ def decode_in_child(data: bytes, region: Region | None, side: float, stored: int
     single = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     try:
         child = subprocess.run(
-            [sys.executable, "-m", __name__],
+            [sys.executable, "-P", "-m", __name__],  # no module of the current folder is imported
             input=request + b"\n" + data,
             capture_output=True,
             timeout=SECONDS,
@@ -101,7 +115,7 @@ def main() -> None:
         whole = shrink(pixels, stored, of=max)
     except UnreadableImage as error:
         # Most decoders say the same of too little memory as of damage.
-        large = error.reason == "the file is damaged" and math.prod(image_size(data)) > PROGRESSIVE
+        large = error.reason == "the file is damaged" and math.prod(image_size(data)) > BUFFERED
         sys.exit(f"refused: {TOO_MUCH if large else error.reason}")
     except MemoryError:
         sys.exit(f"refused: {TOO_MUCH}")

@@ -115,9 +115,9 @@ class DuplicateReview:
                 moving = {image.id: image for image in files if image.id in names}
                 if len(moving) != len(names):
                     raise Problem(422, "An image that is to be moved does not belong to its group.")
-                if len(moving) == len(files):
-                    raise Problem(422, "At least one image of every group must stay.")
                 chosen |= moving
+            if any(all(image.id in chosen for image in groups[name].files) for name in merged):
+                raise Problem(422, "At least one image of every group must stay.")
             requests = duplicates.files_to_move(list(chosen.values()))
             batch = file_moves.move(duplicates.root, requests)
             stayed = {line["path"] for line in batch.left}

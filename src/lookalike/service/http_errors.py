@@ -17,6 +17,7 @@ from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import printable
 
 log = logging.getLogger("lookalike.service")
+DISK = "The server cannot write to its disk; its log says more."
 MESSAGES = {404: "There is nothing at this address.", 405: "This address does not accept this method."}
 
 
@@ -61,7 +62,7 @@ def install_error_handlers(app: FastAPI) -> None:
             return error_response(503, str(error), retry_after=5)
         if isinstance(error, DiskError):  # its message names a path
             log.warning("a disk cannot be written to", extra={"reason": str(error)})
-            return error_response(507, "The server cannot write to its disk; its log says more.")
+            return error_response(507, DISK)
         return error_response(400, str(error))
 
     @app.exception_handler(OSError)
@@ -69,6 +70,9 @@ def install_error_handlers(app: FastAPI) -> None:
         if error.errno in (errno.EMFILE, errno.ENFILE):
             log.warning("there are no file handles left", extra={"reason": str(error.strerror)})
             return error_response(503, "Busy. Try again in 5 s.", retry_after=5)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # also of the folder for temporary files
+            log.warning("a disk cannot be written to", extra={"reason": str(error)})
+            return error_response(507, DISK)
         raise error
 
     @app.exception_handler(ClientDisconnect)

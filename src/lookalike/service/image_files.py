@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ from lookalike.core.files import hash_bytes
 from lookalike.searching import Index
 from lookalike.searching.locate import path_key
 from lookalike.searching.payload import payload_box
+from lookalike.service.decode_child import decode_in_child, needs_child
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import open_image
 from lookalike.store import Condition, Record
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lookalike.service")
 SIDES = (96, 256, 512, 1024)
+LARGE = 8_000_000  # pixels from which a thumbnail may be made in a child process
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
 SUFFIXES = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
 
@@ -60,10 +63,13 @@ class Thumbnails:
 
     def _make(self, record: Record, path: Path, side: int) -> bytes:
         from lookalike.data import thumbnail
+        from lookalike.data.decoding import image_size
 
         try:
             with open_image(self.index, record) as data:
-                jpeg = thumbnail(data, side, box=payload_box(record.payload))
+                box, pixels = payload_box(record.payload), math.prod(image_size(data))
+                large = box is None and pixels > LARGE and needs_child(data, pixels)
+                jpeg = thumbnail(decode_in_child(data, None, side, side)[0] if large else data, side, box=box)
         except Problem:
             raise
         except LookalikeError as error:

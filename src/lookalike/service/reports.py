@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import open_inside, read_part
 from lookalike.core.locks import Locked, hold
 from lookalike.core.run import Run
 from lookalike.reporting.charts import thin
@@ -14,6 +15,7 @@ from lookalike.service.http_errors import Problem, without_folders
 
 SPARKLINE_POINTS = 40
 CURVE_POINTS = 1_000
+MAX_REPORT = 200_000_000  # bytes
 PREFIX = "validation/"
 
 
@@ -78,7 +80,11 @@ class Reports:
         path = self._paths(with_report=True).get(name)
         if path is None:
             raise Problem(404, f"There is no report `{name}`.")
-        return (path / "report.html").read_bytes()
+        try:
+            with open_inside(path, "report.html") as file:
+                return read_part(file, limit=MAX_REPORT)
+        except (OSError, LookalikeError) as error:
+            raise Problem(404, f"The report `{name}` cannot be opened.") from error
 
 
 class RunCurves:

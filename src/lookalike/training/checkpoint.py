@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,15 +68,16 @@ def read(path: Path) -> dict[str, Any]:
         f"The checkpoint `{path}` is damaged: it is cut off, was changed, or is not one of ours. "
         "Start the run again, or put a whole copy in its place."
     )
-    with ThreadPoolExecutor(1) as pool:  # beside the loading, the check costs hardly any time
-        check = pool.submit(_is_intact, path)
-        try:
-            document = torch.load(path, map_location=CPU, weights_only=True)
-        except Exception as error:  # damaged bytes may end in any of them
-            raise damaged from error
-    intact = check.result()
-    if intact is not False:
-        document = check_format("checkpoint", document, path)
+    try:
+        intact = _is_intact(path)
+        if intact is not False:
+            # Mapped, what the check has read is not read again: both together take less than reading alone.
+            document = torch.load(path, map_location=CPU, weights_only=True, mmap=os.name != "nt")
+    except Exception as error:  # damaged bytes may end in any of them
+        raise damaged from error
+    if intact is False:
+        raise damaged
+    document = check_format("checkpoint", document, path)
     if not intact:
         raise damaged
     return document

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import os
 import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import format_bytes, open_regular
 from lookalike.data.scan import changed_ns, is_missing, readable_name, scan
 from lookalike.data.table import BOX, Table, as_array
 
@@ -35,6 +37,7 @@ Reader = TypeVar("Reader", bound=Callable[..., Columns])
 
 # Beyond this fraction of missing listed files, the list and the images do not belong together.
 MAX_MISSING = 0.05
+MAX_LIST = 200_000_000  # bytes of a list of images
 
 SPLITS = {
     "train": "train",
@@ -226,9 +229,23 @@ def from_rows(names: str, rows: Iterable[Sequence[Any]]) -> Columns:
     return dict(zip(keys, columns or [[] for _ in keys], strict=True))
 
 
+def open_text(path: Path, **options: Any) -> IO[str]:
+    """Open a list in UTF-8; one that is no regular file, or longer than any list of images, is refused."""
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise LookalikeError(f"`{path}` cannot be read: {error.strerror}.") from None
+    if os.fstat(file.fileno()).st_size > MAX_LIST:
+        file.close()
+        raise LookalikeError(f"`{path}` is larger than {format_bytes(MAX_LIST)}, too large for a list of images.")
+    return io.TextIOWrapper(file, encoding="utf-8-sig", **options)
+
+
 def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
     """Yield the lines of a list that are not empty."""
-    with path.open(encoding="utf-8-sig", errors="surrogateescape") as file:
+    with open_text(path, errors="surrogateescape") as file:
         for number, line in enumerate(file):
             if number >= skip and line.strip():
                 yield line.rstrip("\r\n")
@@ -265,7 +282,7 @@ def path_label(path: Path) -> Iterator[tuple[str, str]]:
 
 def csv_rows(path: Path) -> list[dict[str, str]]:
     """Read a CSV file as dictionaries."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with open_text(path, newline="") as file:
         return list(csv.DictReader(file, skipinitialspace=True))
 
 

@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_bytes
 from lookalike.data.readers.base import Columns, csv_rows, from_rows, layout, lines, load_mat, pairs, scan_folders
 
+MAX_ANNOTATION = 10_000_000  # bytes of the objects of one image
 _SYNSET = "n" + "[0-9]" * 8
 
 
@@ -147,9 +149,10 @@ def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
     parser.EndElementHandler = lambda _: open_tags.pop()
     parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(path.read_bytes(), True)
-    except FileNotFoundError:
-        raise LookalikeError(f"The annotation `{path}` is missing.") from None
+        parser.Parse(read_bytes(path, limit=MAX_ANNOTATION), True)
+    except OSError as error:
+        reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise LookalikeError(f"The annotation `{path}` {reason}.") from None
     except expat.ExpatError as error:
         raise LookalikeError(f"The annotation `{path}` is damaged: {error}.") from None
     return [(one["name"].strip(), one["difficult"].strip() == "1") for one in objects]

@@ -24,6 +24,7 @@ _NAMES = {
     "label": ("label", "labels", "class"),
     "coarse": ("coarse", "category"),
 }
+MAX_HEAD = 1_000_000  # letters of a table's first line
 OWN = ("row_id", "raw_path", "shard", "size", "mtime_ns", "offset", "length", "content_id")
 _TRUE = pa.array(["true", "1", "1.0", "yes"])
 
@@ -78,7 +79,7 @@ def _head(path: Path) -> tuple[str, str]:
     """Return the first line of a text table and its delimiter."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            head = file.readline()
+            head = file.readline(MAX_HEAD)
     except UnicodeDecodeError:
         raise LookalikeError(f"`{path}` is not a table in UTF-8 text; save it as UTF-8 CSV or as Parquet.") from None
     return head, max(",;\t", key=head.count)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import printable, read_part
+from lookalike.core.files import TarReader, open_regular, printable, read_part
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
 from lookalike.data.readers.table_files import OWN
@@ -65,7 +65,7 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
         shared["raw_path"] = os.fsencode(name)
     if split:
         shared["split"] = split
-    with shard.open("rb") as file:
+    with open_regular(shard) as file:
         if file.read(6).startswith(_COMPRESSED):
             raise LookalikeError(
                 f"`{shard}` is compressed, so that no image in it can be reached by itself: unpack it, "
@@ -74,7 +74,7 @@ def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
     sidecars: dict[str, dict[str, Any]] = {}
     images: list[tuple[str, str, int, int]] = []
     try:
-        with shard.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar, shard.open("rb") as side:
+        with TarReader(shard) as file, tarfile.open(fileobj=file, mode="r:") as tar, open_regular(shard) as side:
             for member in tar:
                 tar.members = []  # type: ignore[attr-defined]  # else every header stays in memory
                 if member.size < 0:  # the next header would be before this one, for ever

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import open_regular, read_part
+from lookalike.core.files import read_bytes
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,3 @@ def _table_rows(table: Any) -> Iterator[ImageInput]:
 
 def _opener(table: Any, index: int) -> Callable[[], bytes]:
     return lambda: table.open_bytes(index)
-
-
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Read a regular file of at most 2 GB."""
-    with open_regular(path) as file:
-        return read_part(file)
