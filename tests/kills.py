@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -20,7 +21,7 @@ MOVES = ("os.link", "os.remove", "os.rename")
 CHANGES = (*MOVES, "os.symlink", "os.mkdir", "os.rmdir", "os.truncate")
 STATEMENTS = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
-NOWHERE = ("/dev/", "/proc/", "/sys/")
+NOWHERE = re.compile(r"/(proc|sys|dev(?!/shm/))/")
 
 _watcher: Callable[[str, tuple[Any, ...]], None] | None = None
 _hooked = False
@@ -56,7 +57,7 @@ def disk(root: Path | None = None, strike: int | None = None, *, every: bool = T
                 raise OSError(errno.EXDEV, "Invalid cross-device link")
         if event == "open" and every:
             path, _, flags = arguments
-            if isinstance(path, (str, bytes)) and flags & WRITING and not os.fsdecode(path).startswith(NOWHERE):
+            if isinstance(path, (str, bytes)) and flags & WRITING and not NOWHERE.match(os.fsdecode(path)):
                 step()
         elif event in (CHANGES if every else MOVES):
             step()
