@@ -192,13 +192,13 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
     return matches
 
 
-def keep(folder: Path, name: str, matches: dict[str, Any]) -> None:
+def keep(folder: Path, name: str, options: str, matches: dict[str, Any]) -> None:
     from benchmarks.machine import describe
     from lookalike.core.files import read_json, write_json
 
     place = folder / "soak.json"
     parts = read_json(place) if place.exists() else {}
-    command = f"python -m tests.soak {name} --out results"
+    command = f"python -m tests.soak {name} {options} --out results"
     write_json(
         place,
         {**parts, name: {**matches, "when": time.strftime("%Y-%m-%d"), "machine": describe(), "command": command}},
@@ -236,7 +236,8 @@ def main() -> int:
         matches = jobs[name]()
         good &= matches["ok"]
         if arguments.out:
-            keep(arguments.out, name, matches)
+            timed = f"--seconds {arguments.seconds:g}" if name in ("readers", "load") else f"--times {arguments.times}"
+            keep(arguments.out, name, timed, matches)
     return 0 if good else 1
 
 

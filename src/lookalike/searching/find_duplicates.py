@@ -200,17 +200,17 @@ def duplicates_in_table(
     """Find the duplicates among the images of a table, except dismissed groups."""
     if table.root is None:
         raise LookalikeError("These images have no common folder, so none of them can be moved.")
-    table = replace(table, confined=True)
+    root, table = table.root, replace(table, confined=True)
     images, unreadable = read_image_facts(table, progress=progress)
     # A file inside a shard cannot be moved by itself; others are moved by their spelling on disk.
     files = {image.id: file for image in images if (file := table.file(image.row)) is not None}
     images = _one_per_file([image for image in images if image.id in files], files)
-    hidden = dismissed(table.root)
+    hidden = dismissed(root)
     groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
     listed = [group for group in groups if group.id not in hidden]
-    result = Duplicates(table.root, listed, len(images), unreadable, embedded=bool(vectors))
+    result = Duplicates(root, listed, len(images), unreadable, embedded=bool(vectors))
     result.dismissed = len(groups) - len(listed)
-    result._disk_paths = {name: os.path.relpath(file, table.root) for name, file in files.items()}
+    result._disk_paths = {name: os.path.relpath(file, root) for name, file in files.items()}
     return result
 
 
