@@ -87,7 +87,7 @@ def test_the_gain_must_shrink(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_shift_of_several_below_zero_must_be_so_beyond_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interval that would contradict alone, but not as the worst of three."""
-    off = {0: -0.7, 1: -1.3, 2: -1.0}
+    off = {1: -0.7, 2: -1.3, 3: -1.0}
 
     def by(cell: t3ar_runs.Cell, seed: int) -> float:
         return 50 + (off[seed] if cell.target == "sketch" else 3.0) * is_t3ar(cell)
@@ -257,7 +257,7 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
 
     assert all(claim.gate.__name__ in ("adapts", "fine_tuned") for claim in t3ar.CLAIMS if claim.key[0] != "7")
     assert outcome("1-better-than-source", source=40.0) == outcome("1-better-than-source", source=60.0) == []
-    assert "names 15.1 % of the target" in outcome("1-better-than-source", source=15.0)[0]
+    assert "names 15.0 % of the target" in outcome("1-better-than-source", source=15.0)[0]
     assert outcome("2-better-than-shot", source=40.0, shot=50.0) == []
     assert "SHOT -5.0 points" in outcome("2-better-than-shot", source=40.0, shot=35.0)[0]
     for key in ("4-retrieval-helps", "8-most-with-few", "9-stronger-retriever", "11-classes-in-the-pool"):
