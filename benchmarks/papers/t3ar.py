@@ -73,10 +73,10 @@ def _gap(results: GridResults, before: list[Cell], after: list[Cell], measure: s
 
 
 def _run(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) -> GridResults:
-    """The runs of a claim, which is judged only when all of them are finished."""
+    """The runs of a claim, on the seeds that all of its cells have finished."""
     results = run_cells(context, cells, seeds)
-    if lacking := sum(not results.has(cell) for cell in cells):
-        raise Missing(f"{lacking} of {len(cells)} settings are not finished")
+    if not results.seeds:
+        raise Missing
     return results
 
 
@@ -85,7 +85,7 @@ def _rows(results: GridResults) -> list[dict[str, Any]]:
 
 
 def _outcome(verdict: Verdict, note: str, results: GridResults, **figures: Any) -> ClaimOutcome:
-    return ClaimOutcome(verdict, {**figures, "runs": _rows(results)}, note)
+    return ClaimOutcome(results.judged(verdict), {**figures, "runs": _rows(results)}, results.so_far + note)
 
 
 # ---- gates: what a small run must show before a claim is judged by it ------------------------------

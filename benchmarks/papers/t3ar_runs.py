@@ -113,6 +113,7 @@ def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) 
         lambda cell, seed: arguments(data, cell, seed, paper=context.scale == "paper"),
         trial,
         prepare=prepare_shared,
+        whole_seeds=True,
         measure="accuracy",
         revision=REVISION,
         describe=lambda result: f"{result['accuracy']:.2f}",
