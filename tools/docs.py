@@ -3,8 +3,9 @@
     python tools/docs.py            rewrite them
     python tools/docs.py --check    exit 1 if one is out of date
 
-README.md has a table of ten benchmark figures; docs/results.md is written as a whole. Option and setting tables are
-generated when the site is built (docs/generate.py).
+README.md has a table of ten benchmark figures, docs/methods.md the table "which method when", and the package the
+choices that follow from it; docs/results.md is written as a whole. Option and setting tables are generated when the
+site is built (docs/generate.py).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-REGION = re.compile(r"(<!-- made: bars -->\n)(.*?)(<!-- end -->)", re.S)
+REGION = re.compile(r"(<!-- made: \w+ -->\n)(.*?)(<!-- end -->)", re.S)
 # Benchmark -> the bars the README shows.
 SHOWN = {
     "encode": ("96 px: ours / peer", "224 px: ours / peer", "224 px: ours / runtime alone"),
@@ -42,13 +43,19 @@ def bars() -> str:
 
 def stale() -> dict[Path, str]:
     """The pages that are out of date, with what they should be."""
+    from benchmarks.papers import which_method
     from benchmarks.papers.document import page
 
-    readme = TOP / "README.md"
+    rows = which_method.rows(TOP / "results")
+    choices = json.dumps(which_method.choices(rows), indent=1, ensure_ascii=False) + "\n"
     current = {
-        readme: REGION.sub(lambda match: match[1] + bars() + match[3], readme.read_text(encoding="utf-8")),
         TOP / "docs" / "results.md": page(TOP / "results"),
+        TOP / "src" / "lookalike" / "configs" / "measured.json": choices,
     }
+    for path, table in ((TOP / "README.md", bars()), (TOP / "docs" / "methods.md", which_method.table(rows))):
+        current[path] = REGION.sub(
+            lambda match, table=table: match[1] + table + match[3], path.read_text(encoding="utf-8")
+        )
     return {p: text for p, text in current.items() if not p.exists() or p.read_text(encoding="utf-8") != text}
 
 

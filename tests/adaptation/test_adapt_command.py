@@ -18,7 +18,7 @@ from tests.adaptation.conftest import small
 
 import lookalike as la
 from lookalike.adaptation import adapt_command, candidate, gate
-from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
+from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.task import crops, mixed_parts, recalibrated
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.cli import app
@@ -85,7 +85,7 @@ def test_the_best_method_measured_runs_by_default(
     quick = {name: value for name, value in QUICK.items() if name != "method"}
     for model, kind in ((classifier, "classifier"), (embedder, "clusters")):
         run = la.adapt(model=model, target=target, pool=[pool], settings=quick, out=tmp_path / kind)
-        method, why = DEFAULT_METHODS[kind]
+        method, why = default_method(kind)
         assert (run.result["method"], run.result["why"]) == (method, why)
         stderr = capsys.readouterr().err
         assert f"Method: {method} ({why})." in stderr

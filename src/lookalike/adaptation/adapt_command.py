@@ -15,7 +15,7 @@ from lookalike.adaptation.candidate import estimate, held_out, make_candidate, t
 from lookalike.adaptation.pool import Listed, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
-from lookalike.adaptation.settings import DEFAULT_METHODS, AdaptRequest, resolve
+from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import folders
 from lookalike.core import progress as say
@@ -109,7 +109,7 @@ def adapt(
     kinds = {"labels": labeled, "classifier": base.classifier is not None, "prototypes": gallery is not None}
     kind, why = next((name for name, holds in kinds.items() if holds), "clusters"), ""
     if "method" not in over and config is None:
-        over["method"], why = DEFAULT_METHODS[kind]
+        over["method"], why = default_method(kind)
     if config is None and labeled and over["method"] == "t3ar":
         config = "labeled"
     chosen = resolve(config, over, {"stream": True} if stream else {})

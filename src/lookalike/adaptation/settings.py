@@ -10,16 +10,23 @@ from pydantic import Field
 
 from lookalike.core.settings import Settings, merge
 from lookalike.training import recipe
+from lookalike.training.which_method import measured_choice
 
 Method = Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source"]
 METHODS: tuple[str, ...] = get_args(Method)
-DEFAULT_METHODS = {
-    "classifier": ("shot", "of the methods measured on PACS it gains most for a model with a classifier"),
-    "prototypes": ("shot", "it gains most for a classifier, and prototypes of a gallery serve as one"),
-    "clusters": ("t3ar", "its contrast needs no classes, and clusters are used where the images form some"),
+_UNMEASURED = {
+    "prototypes": ("shot", "as for a classifier: prototypes of a gallery serve as one"),
     "labels": ("t3ar", "with labels its contrastive term is added to their cross entropy"),
 }
-"""What `adapt` runs without --method, by where the classes come from, and why; measured by `benchmarks.papers t3ar`."""
+
+
+def default_method(kind: str) -> tuple[str, str]:
+    """What `adapt` runs without --method, and why.
+
+    Args:
+        kind: Where the classes come from: `classifier`, `clusters`, `prototypes` or `labels`.
+    """
+    return _UNMEASURED.get(kind) or measured_choice("adapt", kind)
 
 
 class BankSettings(Settings):

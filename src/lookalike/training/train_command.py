@@ -47,7 +47,7 @@ def train(
 
     Args:
         data: Images with classes: a folder, a table or a list file.
-        method: Training method, as `ms`, `supcon` or `xbn`; the recipe's by default.
+        method: Training method, as `ms` or `xbn`, or `auto`: the best measured on such images. The recipe's by default.
         model: Model to start from: a model or run folder, or a timm name.
         recipe: Recipe to use: a name or a YAML file. `default` if none is given.
         out: Folder of the run; a new one under the runs folder by default.
@@ -74,9 +74,22 @@ def train(
         >>> run.result["steps"]  # doctest: +SKIP
         2
     """
-    plain = {"method": method, "seed": seed, "device": device, "steps": steps, "processes": processes}
+    auto, images = method == "auto", data
+    plain = {"method": None if auto else method, "seed": seed, "device": device, "steps": steps, "processes": processes}
     overrides = _overrides(settings, data=data, model=model, learning_rate=learning_rate, **plain)
-    return start("train", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
+    if auto and resume is None:
+        from lookalike.core.progress import say
+        from lookalike.data import read_table
+        from lookalike.training.which_method import choose_method
+
+        chosen = resolve(recipe_files.load(recipe or DEFAULT_RECIPES["train"]), overrides).data
+        if data is None and not chosen.source:
+            raise LookalikeError("There is nothing to train on: give a folder of images.")
+        images = read_table(data if data is not None else chosen.source, layout=chosen.layout, progress=True)
+        name, why = choose_method(images)
+        say(f"Method: {name} ({why}).")
+        overrides = merge(overrides, {"method": {"name": name}})
+    return start("train", images, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
 
 
 def pretrain(

@@ -78,3 +78,25 @@ def test_a_training_half_holds_no_test_class(tmp_path):
     table = defaults.training_half(str(tmp_path), "cars")
     assert {path.split("/")[0] for path in table.column("path")} == set(names[:3])
     assert not table.has("split")
+
+
+def test_the_default_must_not_lose_where_classes_have_few_images(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    def grid(gains):
+        class Results:
+            def by_seed(self, run):
+                return [gains.get(run.method, 1.0) + 0.1 * seed + run.lr for seed in range(3)]
+
+            def values(self, run, measure):
+                assert run.set == "products" and measure == "seconds"
+                return [2.0, 3.0, 4.0]
+
+        return lambda *arguments, **options: Results()
+
+    for best, verdict in ((1.0, "no difference found"), (5.0, "contradicted")):
+        monkeypatch.setattr(defaults, "run_grid", grid({"xbn": best}))
+        outcome = defaults.few_images(SimpleNamespace(folder=None))
+        assert outcome.verdict == verdict
+        assert [row["rate"] for row in outcome.figures["best_of_each"]] == [max(defaults.FEW_RATES)] * 4
+        assert outcome.figures["best_of_each"][0]["seconds"] == 3.0
