@@ -34,16 +34,18 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         printed = adapt([*words, "--out", str(where / "whole")], where / "home")
         seconds = time.monotonic() - start
         estimate = seconds_estimated(printed)
+        figures: dict[str, Any] = {"target": TARGET, "seconds": round(seconds, 1), "estimate": estimate}
+        bars = [
+            Bar("seconds", seconds, SECONDS, "lower"),
+            Bar("estimate, wrong by a factor of", max(seconds / estimate, estimate / seconds), FACTOR, "lower"),
+        ]
+        context.keep(figures, bars)
         context.say(f"{seconds:.0f} s, {estimate:.0f} s were estimated; the same, killed at half")
         adapt([*words, "--out", str(where / "killed")], where / "second", kill_after=seconds / 2)
         adapt(["--resume", str(where / "killed")], where / "second")
         whole, resumed = (weights(where / name) for name in ("whole", "killed"))
-    figures = {"target": TARGET, "seconds": round(seconds, 1), "estimate": estimate, "same bits": whole == resumed}
-    return figures, [
-        Bar("seconds", seconds, SECONDS, "lower"),
-        Bar("estimate, wrong by a factor of", max(seconds / estimate, estimate / seconds), FACTOR, "lower"),
-        Bar("killed at half and resumed to the same bits", float(whole == resumed), 1.0),
-    ]
+    same = Bar("killed at half and resumed to the same bits", float(whole == resumed), 1.0)
+    return {**figures, "same bits": whole == resumed}, [*bars, same]
 
 
 def material(pacs: Path, where: Path, count: int = TARGET) -> tuple[Path, Path]:
