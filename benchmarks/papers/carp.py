@@ -376,7 +376,7 @@ CLAIMS = [
     _claim(
         "10-weight",
         "Without partitions a weight λ_e for the entropy is needed, with them it is not.",
-        "section 3, without numbers",
+        "sections 3 (needed) and 4 (not needed), without numbers",
         f"{SET}, without momentum; λ 1, 2, 5 at one block and at blocks of {BLOCK}, judged by exp(I)",
         weight_of_balance,
     ),

@@ -256,7 +256,7 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
         claim = next(claim for claim in t3ar.CLAIMS if claim.key == key)
         return claim.gate(claim.judge(CONTEXT).figures)
 
-    assert all(claim.gate.__name__ in ("adapts", "fine_tuned") for claim in t3ar.CLAIMS if claim.key[0] != "7")
+    assert all(claim.gate.__name__ in ("adapts", "fine_tuned", "moves") for claim in t3ar.CLAIMS)
     assert outcome("1-better-than-source", source=40.0) == outcome("1-better-than-source", source=60.0) == []
     assert "names 15.0 % of the target" in outcome("1-better-than-source", source=15.0)[0]
     assert outcome("2-better-than-shot", source=40.0, shot=50.0) == []
@@ -266,6 +266,10 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
     assert outcome("10-beats-pretraining", finetune=30.0) == []
     assert "fine-tuning reaches 3.1 %" in outcome("10-beats-pretraining", finetune=3.0)[0]
     assert "run it again" in t3ar.adapts({})[0]
+    for frozen, adapted, why in ((15.0, 20.0, "MAP@R 15.0 %"), (20.0, 20.1, "more than 0.10"), (20.0, 18.0, "")):
+        reasons = t3ar.moves({"means": {"frozen": {"map@r": frozen}, "clusters": {"map@r": adapted}}})
+        assert bool(reasons) == bool(why) and why in "".join(reasons)
+    assert t3ar.moves({}) == ["no run was stored with the verdict"]
 
 
 def test_pretraining_that_costs_accuracy_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
