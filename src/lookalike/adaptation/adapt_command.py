@@ -17,16 +17,17 @@ from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
 from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.versions import Pending, Versions
-from lookalike.core import folders
+from lookalike.core import distributed, folders
 from lookalike.core import progress as say
 from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
-from lookalike.core.run import Run, find_run
+from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.data import Table, audit, content_id, read_table
 from lookalike.models import Embedder
 
 
+@in_every_process
 def adapt(
     *,
     model: str | Path | None = None,
@@ -95,6 +96,9 @@ def adapt(
         False
     """
     torch.set_num_threads(threads())
+    if distributed.started_size() > 1:
+        processes, resume = started_by_torchrun(processes, out, resume)
+        model, target = (None, None) if resume is not None else (model, target)
     if resume is not None:
         return _resumed(find_run(resume), model, target)
     if model is None or target is None:

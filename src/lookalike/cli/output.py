@@ -45,14 +45,14 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
     """
     import typer
 
-    from lookalike.core import progress
+    from lookalike.core import distributed, progress
 
     progress.set_level(0 if quiet else 2 if verbose else 1)
     if not verbose:
         warnings.simplefilter("ignore")  # libraries talk to their developers; ours go through progress.warn
     with _clean_stdout() if as_json else contextlib.nullcontext():
         result = answer()
-    if result is None:
+    if result is None or distributed.follows():
         return
     from lookalike.core.files import to_plain
     from lookalike.core.progress import for_terminal

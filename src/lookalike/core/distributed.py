@@ -1,17 +1,22 @@
 """Several processes working on one job: rank, gather, reduce, launch. Only this file touches torch.distributed.
 
 With one process every function here returns at once, without a copy and without importing anything.
-Processes are started as `python -m lookalike.core.distributed`, never forked and never by importing the
-caller's script again, so that scripts need no `if __name__` guard and notebooks work.
+
+`launch` runs a function in several processes. On one machine it starts them itself, as
+`python -m lookalike.core.distributed`, never forked and never by importing the caller's script again, so that scripts
+need no `if __name__` guard and notebooks work. Where torchrun has started the processes, on one node or several, the
+first one leads: it alone prepares, measures and writes, and `launch` sends its run folder to the others (`together`).
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
 import importlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,18 +24,20 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import write_json
-from lookalike.core.interrupts import Terminated
+from lookalike.core.interrupts import Stopped, Terminated
 
 if TYPE_CHECKING:
     import torch
 
 _RANK, _WORLD = 0, 1
+_FOLLOWERS: _Followers | None = None
+"""The processes that wait for this one, in a group that torchrun started."""
 
 
 def rank() -> int:
@@ -177,13 +184,182 @@ def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
+# --- processes that torchrun started ---
+
+
+def started_size() -> int:
+    """Return how many processes torchrun (or `fabric run`) started for this job; 1 without it."""
+    given = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return int(os.environ["WORLD_SIZE"]) if given else 1
+
+
+def follows() -> bool:
+    """Return whether torchrun started this process as another than the first: it prints and writes nothing."""
+    return started_size() > 1 and int(os.environ["RANK"]) > 0
+
+
+def restarts() -> tuple[int, int]:
+    """Return how often torchrun has started this job again, and how often it may."""
+    return tuple(int(os.environ.get(f"TORCHELASTIC_{name}", 0)) for name in ("RESTART_COUNT", "MAX_RESTARTS"))  # type: ignore[return-value]
+
+
+def local_rank() -> int:
+    """Return the number of this process on its node: which of the node's devices it uses."""
+    return int(os.environ.get("LOCAL_RANK", _RANK))
+
+
+@contextlib.contextmanager
+def together() -> Iterator[Path | None]:
+    """Let the first of the processes that torchrun started do what the block does, with the help of the others.
+
+    In the first process, and without torchrun, it yields None. The others take part in every `launch` of the first one
+    and yield the folder of their copy of its run in the end; they end with its exit code if it fails.
+
+    Example:
+        >>> with together() as copy:
+        ...     print("the first process" if copy is None else "another one")
+        the first process
+    """
+    global _FOLLOWERS
+    if started_size() == 1 or _FOLLOWERS is not None:
+        yield None
+        return
+    _join()
+    if follows():
+        yield _follow()
+        return
+    _FOLLOWERS = _Followers()
+    message: dict[str, Any] = {"code": int(Exit.BUG)}
+    try:
+        yield None
+        message = {"code": 0}
+    except LookalikeError as error:
+        message = {"code": int(error.exit_code)}
+        raise
+    except KeyboardInterrupt as error:
+        message = {"code": int(Exit.TERMINATED if isinstance(error, Terminated) else Exit.STOPPED)}
+        raise
+    finally:
+        followers, _FOLLOWERS = _FOLLOWERS, None
+        with contextlib.suppress(RuntimeError) if message["code"] else contextlib.nullcontext():  # they may be gone
+            followers.send(message)
+
+
+def _join() -> None:
+    """Meet the other processes; waiting for the first one, which may prepare for hours, is not limited."""
+    import torch
+    import torch.distributed as dist
+
+    from lookalike.core.device import threads
+
+    if dist.is_initialized():
+        return
+    if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and sys.platform.startswith("linux"):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(threads())
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
+    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+
+
+@contextlib.contextmanager
+def _at_work() -> Iterator[None]:
+    """Several processes for the block; outside of it every process is alone."""
+    global _RANK, _WORLD
+    _RANK, _WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    try:
+        yield
+    finally:
+        _RANK, _WORLD = 0, 1
+
+
+CHUNK = 64 << 20  # bytes of a message between processes
+LEFT_OUT = (".lock", "sections", "tensorboard")
+"""What a run's copy in another process does without."""
+
+
+class _Followers:
+    """The other processes, as the first one sees them."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, str] = {}
+        self.folder: Path | None = None
+
+    def work(self, function: Callable[..., Any], *, folder: str) -> Any:
+        """Run `function(folder=...)` here and, on a copy of the folder, in the other processes."""
+        self.folder = Path(folder)
+        self.send({"function": _name(function)})
+        with _at_work():
+            return function(folder=folder)
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message, and the files of the run that are new or have changed since the last one."""
+        files = {}
+        if self.folder is not None and self.folder.is_dir() and not message.get("code"):
+            for path in sorted(self.folder.rglob("*")):
+                name = path.relative_to(self.folder)
+                if path.is_file() and name.parts[0] not in LEFT_OUT and self.sent.get(str(name)) != _stamp(path):
+                    self.sent[str(name)] = _stamp(path)
+                    files[name.as_posix()] = path.stat().st_size
+        _share_bytes(json.dumps({**message, "files": files}).encode())
+        for file in files:
+            assert self.folder is not None
+            _share_bytes((self.folder / file).read_bytes())
+
+
+def _stamp(path: Path) -> str:
+    """Size and time of a file: it has changed where they have."""
+    facts = path.stat()
+    return f"{facts.st_size} {facts.st_mtime_ns}"
+
+
+def _follow() -> Path:
+    """Take part in what the first process launches; return the copy of its run when it has ended."""
+    from lookalike.core import progress
+
+    progress.set_level(0)
+    folder = Path(tempfile.mkdtemp(prefix="lookalike-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    while True:
+        message = json.loads(_share_bytes(None))
+        for name in message["files"]:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(_share_bytes(None))
+        if message.get("code"):
+            raise SystemExit(message["code"])
+        if "function" not in message:
+            return folder
+        try:
+            with _at_work():
+                _named(message["function"])(folder=str(folder))
+        except Stopped as stop:  # the first process says so
+            raise SystemExit(int(stop.exit_code)) from None
+
+
+def _share_bytes(data: bytes | None) -> bytes:
+    """Send bytes from the first process; the others pass None and receive them."""
+    import torch
+    import torch.distributed as dist
+
+    length = torch.tensor([len(data or b"")])
+    dist.broadcast(length, 0)
+    out = bytearray(data or bytes(int(length)))
+    for start in range(0, len(out), CHUNK):
+        dist.broadcast(torch.frombuffer(out, dtype=torch.uint8, count=min(CHUNK, len(out) - start), offset=start), 0)
+    return bytes(out)
+
+
 # --- starting processes ---
 
 
 def launch(
     function: Callable[..., Any], count: int, *, backend: str = "gloo", minutes: float = 30, **arguments: Any
 ) -> list[Any]:
-    """Run `function(**arguments)` in several local processes that can communicate.
+    """Run `function(**arguments)` in several processes that can communicate.
+
+    They are local ones, or those of `together`, where this process is one of them and `folder`, the only argument,
+    is copied to the others.
 
     Args:
         function: A function that can be imported by name.
@@ -193,7 +369,7 @@ def launch(
         **arguments: Arguments of the function; they and the results must be JSON.
 
     Returns:
-        The results by rank.
+        The results by rank; with `together` that of the first alone.
 
     Raises:
         LookalikeError: A process raised one.
@@ -201,10 +377,14 @@ def launch(
     """
     from lookalike.core.device import threads
 
+    if _FOLLOWERS is not None:
+        if count != started_size():
+            raise LookalikeError(f"The run is one of {count} processes, and torchrun started {started_size()}.")
+        return [_FOLLOWERS.work(function, **arguments)]
     with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
         folder_path = Path(folder)
         plan = {
-            "function": f"{function.__module__}:{function.__qualname__}",
+            "function": _name(function),
             "path": [str(p) for p in sys.path if p],
             "arguments": arguments,
             "backend": backend,
@@ -232,7 +412,7 @@ def _start(folder: str, number: int, count: int, environment: dict[str, str]) ->
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "lookalike.core.distributed", folder, str(number), str(count)],
         stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
-        env=environment,
+        env=environment | {"LOCAL_RANK": str(number)},
         start_new_session=True,  # Ctrl-C reaches them through us alone, and once
     )
 
@@ -275,6 +455,19 @@ def _results(folder_path: Path, children: Sequence[subprocess.Popen[bytes]]) -> 
     return [answer["result"] for answer in answers]
 
 
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def _named(function: str) -> Any:
+    """Import a function by `package.module:name`."""
+    name, _, attribute = function.partition(":")
+    target: Any = importlib.import_module(name)
+    for part in attribute.split("."):
+        target = getattr(target, part)
+    return target
+
+
 def _die_with_parent() -> None:
     def wait() -> None:
         # Not through `sys.stdin`: its lock, still held when we end well, would be a fatal error.
@@ -310,11 +503,7 @@ def _child(folder: str, number: int, count: int) -> int:
             world_size=count,
             timeout=datetime.timedelta(minutes=plan["minutes"]),
         )
-        name, _, attribute = plan["function"].partition(":")
-        target: Any = importlib.import_module(name)
-        for part in attribute.split("."):
-            target = getattr(target, part)
-        answer = {"result": target(**plan["arguments"])}
+        answer = {"result": _named(plan["function"])(**plan["arguments"])}
     except LookalikeError as error:
         answer = {"error": str(error), "code": int(error.exit_code)}
     except BaseException:

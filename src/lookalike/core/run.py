@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from lookalike.core import folders
+from lookalike.core import distributed, folders
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import (
     MAX_JSON,
@@ -30,6 +31,9 @@ from lookalike.core.files import (
 from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 MARK = "run.json"
 UNMADE = ".unmade"
@@ -216,3 +220,41 @@ def find_run(name: str | os.PathLike[str]) -> Run:
         if Run.is_run(path):
             return Run(path)
     raise LookalikeError(f"`{name}` is not a run: there is no `{MARK}` in it.")
+
+
+def in_every_process(command: Callable[P, T]) -> Callable[P, T | Run]:
+    """Make a command that torchrun may start in several processes: the first one leads (`distributed.together`).
+
+    The others return their copy of the run.
+
+    Args:
+        command: A function that makes a run and starts processes by `distributed.launch`.
+    """
+
+    @functools.wraps(command)
+    def together(*args: P.args, **kwargs: P.kwargs) -> T | Run:
+        with distributed.together() as copy:
+            return command(*args, **kwargs) if copy is None else Run(copy)
+
+    return together
+
+
+def started_by_torchrun(
+    processes: int | None, out: str | Path | None, resume: str | Path | None
+) -> tuple[int, str | Path | None]:
+    """Return the number of processes and the run to resume of a job that torchrun started, perhaps again.
+
+    Args:
+        processes: The number that was requested.
+        out: Folder of the run.
+        resume: The run that was to be resumed.
+
+    Raises:
+        LookalikeError: torchrun started another number, or may start a run again that would not be found.
+    """
+    size, (restarted, most) = distributed.started_size(), distributed.restarts()
+    if processes not in (None, size):
+        raise LookalikeError(f"torchrun started {size} processes; leave out --processes {processes}.")
+    if most and out is None and resume is None:
+        raise LookalikeError("torchrun may start this job again: name its run by --out, so that it is resumed then.")
+    return size, out if restarted and resume is None and out is not None and Run.is_run(out) else resume

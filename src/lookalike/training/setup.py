@@ -162,7 +162,7 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
     torch.set_num_threads(threads())
     device = resolve(settings.device)
     if device.type != CPU and distributed.world_size() > 1:
-        device = torch.device(device.type, distributed.rank())
+        device = torch.device(device.type, distributed.local_rank())
     labels = table.labels()[0]
     training_images = training_images_of(settings, table, labels, division)  # a mistake is told before the costly part
     model = starting_model(settings, device)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lookalike import methods
+from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
-from lookalike.core.run import Run, find_run
+from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.core.settings import flatten, merge
 from lookalike.training import recipe as recipe_files
 from lookalike.training import runner
@@ -154,6 +155,7 @@ def pretrain(
     return start("pretrain", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
 
 
+@in_every_process
 def start(
     command: str,
     data: str | Path | Table | None,
@@ -166,6 +168,8 @@ def start(
     report: bool,
 ) -> Run | Plan:
     """Start, resume or plan a run of `train` or `pretrain`; `overrides` are merged over the recipe."""
+    if distributed.started_size() > 1:
+        overrides["processes"], resume = started_by_torchrun(overrides.get("processes"), out, resume)
     if resume is not None:
         run = find_run(resume)
         settings = _resumed_settings(run, recipe, overrides)
