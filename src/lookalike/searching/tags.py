@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError
 from lookalike.store import ROW_ID, Condition
-from lookalike.store.protocol import is_text
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS tag(tag TEXT NOT NULL, id TEXT NOT NULL, PRIMARY KEY (tag, id)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS tag_id ON tag(id)
 """
-CHUNK = 500  # ids in one statement
 MAX_LENGTH, MAX_TAGS = 60, 1000
 
 
@@ -65,11 +64,9 @@ class Tags:
     def of(self, ids: Sequence[str]) -> dict[str, list[str]]:
         """Return the tags of rows; rows without tags are left out."""
         out: dict[str, list[str]] = {}
-        for start in range(0, len(ids), CHUNK):
-            part = [name for name in ids[start : start + CHUNK] if is_text(name)]
-            marks = ",".join("?" * len(part))
-            for name, tag in self._rows(f"SELECT id, tag FROM tag WHERE id IN ({marks}) ORDER BY tag", part):
-                out.setdefault(name, []).append(tag)
+        query = "SELECT id, tag FROM tag WHERE id IN (SELECT value FROM json_each(?)) ORDER BY tag"
+        for name, tag in self._rows(query, [json.dumps(list(ids))]):
+            out.setdefault(name, []).append(tag)
         return out
 
     def ids(self, condition: Condition) -> list[str]:

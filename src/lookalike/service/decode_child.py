@@ -27,7 +27,9 @@ Region = tuple[float, float, float, float]
 
 def needs_child(data: bytes, pixels: int) -> bool:
     """Whether an image is decoded in a child process."""
-    return pixels > (BUFFERED if data[:2] == b"\xff\xd8" and is_buffered(data) else LARGEST.get(format_of(data), 0))
+    if data[:2] == b"\xff\xd8":
+        return pixels > BUFFERED and (pixels > LARGEST["JPEG"] or is_buffered(data))
+    return pixels > LARGEST.get(format_of(data), 0)
 
 
 def is_buffered(data: bytes) -> bool:

@@ -7,8 +7,8 @@ import contextlib
 import ipaddress
 import json
 import logging
+import random
 import re
-import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -284,7 +284,7 @@ class RequestLog:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status, request_id = time.monotonic(), 500, secrets.token_hex(6)
+        start, status, request_id = time.monotonic(), 500, f"{random.getrandbits(48):012x}"
 
         async def send_with_id(message: MutableMapping[str, Any]) -> None:
             nonlocal status

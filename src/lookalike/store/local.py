@@ -398,7 +398,7 @@ class LocalStore(Queries):
     ) -> tuple[Neighbors, dict[int, tuple[str, dict[str, Any]]]]:
         near = self.search(queries, k, where=where, exact=exact)
         rows = list(set(near.rows.ravel().tolist()) - {-1})
-        lines = [line for text, part in self.tables.selecting(rows) for line in self.database.fetch(text, part)]
+        lines = self.database.fetch(*self.tables.selecting(rows))
         if len(lines) < len(rows):  # deleted or renumbered since: once more, in one transaction
             with self._read() as (connection, state):
                 selection = self._select(connection, state, where)

@@ -32,6 +32,7 @@ TABLES = {
     "blocks": "(start INTEGER PRIMARY KEY, stop INTEGER NOT NULL, hash BLOB NOT NULL)",
 }
 LINES = "SELECT row, id, payload FROM rows_$"
+LISTED = "(SELECT value FROM json_each(?))"
 Terms = list[tuple[int, str | float, int]]
 
 
@@ -111,16 +112,11 @@ class RowTables:
         """Return row number, id and payload of some rows, or of all, in ascending order."""
         if rows is None:
             return connection.execute(self.sql(f"{LINES} ORDER BY row"))
-        numbers = orjson.dumps(rows.tolist()).decode()
-        return connection.execute(
-            self.sql(f"{LINES} WHERE row IN (SELECT value FROM json_each(?)) ORDER BY row"), (numbers,)
-        )
+        return connection.execute(*self.selecting(rows.tolist()))
 
-    def selecting(self, rows: Sequence[int]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yield statements that select row number, id and payload of some rows, with their values."""
-        for start in range(0, len(rows), CHUNK):
-            part = rows[start : start + CHUNK]
-            yield self.sql(f"{LINES} WHERE row IN ({marks(part)})"), part
+    def selecting(self, rows: Sequence[int]) -> tuple[str, tuple[str]]:
+        """Return a statement that selects row number, id and payload of some rows in ascending order, and its value."""
+        return self.sql(f"{LINES} WHERE row IN {LISTED} ORDER BY row"), (orjson.dumps(rows).decode(),)
 
     def lines_of(self, connection: sqlite3.Connection, ids: Sequence[str]) -> Iterator[tuple[int, str, str]]:
         """Yield row number, id and payload of the rows with these ids that there are."""
@@ -148,7 +144,7 @@ class RowTables:
         """Return the values of a column among all or some rows, with their counts, most frequent first."""
         number, condition, values = self.column(connection, column), "", []
         if rows is not None:
-            condition = "AND row IN (SELECT value FROM json_each(?))"
+            condition = f"AND row IN {LISTED}"
             values = [orjson.dumps(rows.tolist()).decode()]
         text = f"SELECT value, COUNT(*) FROM terms_$ WHERE col = ? AND value > '' {condition} GROUP BY value"
         return connection.execute(self.sql(f"{text} ORDER BY 2 DESC, 1 LIMIT ?"), (number, *values, limit)).fetchall()

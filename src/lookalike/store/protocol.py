@@ -398,4 +398,4 @@ def prefix_end(start: str) -> str:
 
 def is_text(value: str) -> bool:
     """Return whether a text can be stored: surrogates (bytes that are not UTF-8) are in no stored text."""
-    return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
+    return value.isascii() or not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
