@@ -292,7 +292,7 @@ def test_the_first_pass_over_int8_copies_is_exact(
         for mask in masks:
             for k in (1, 10, 40):
                 selected = None if mask is None else np.flatnonzero(mask)
-                result = graph.first_pass(query, k, rows, selected, mask)
+                result = graph.first_pass(query, k, rows, selected)
                 if result is not None:
                     truth = nearest(query[None], rows, k, selected)
                     np.testing.assert_allclose(result[1], truth[1][0], atol=1e-6)

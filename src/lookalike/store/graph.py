@@ -40,7 +40,6 @@ DIMENSIONS = 8  # bytes before the int8 copies in the file: their number and len
 LEFT = 0.05  # fraction of rows that the first pass may leave to be scored
 COMPARED = 16_384  # int8 copies compared at a time
 GROUP = 64  # rows of which the best is looked at to find a threshold
-NOTHING = np.iinfo(np.int32).min
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Graph:
         )
         comparing = min(self._scan_seconds(count, selected), count * self._pass_seconds(selected))
         if exact or (rows is not None and width > info.max_width) or searching > comparing:
-            return self._compare(queries, k, vectors, rows, mask)
+            return self._compare(queries, k, vectors, rows)
         candidates = self.candidates(queries, width)
         if mask is None:
             return _score(queries, candidates, k, vectors)
@@ -168,7 +167,7 @@ class Graph:
             return _score(queries, chosen, k, vectors)
         found, scores = np.full((count, k), -1, np.int64), np.full((count, k), -np.inf, np.float32)
         found[done], scores[done] = _score(queries[done], chosen[done], k, vectors)
-        others = self._compare(queries[~done], k, vectors, rows, mask)
+        others = self._compare(queries[~done], k, vectors, rows)
         found[~done, : others[0].shape[1]], scores[~done, : others[0].shape[1]] = others
         return found, scores
 
@@ -194,26 +193,18 @@ class Graph:
         """Seconds that a first pass over the copies of selected rows is expected to take."""
         return self.info.pass_seconds * min(GATHERED * selected / self.info.rows, 1.0)
 
-    def _compare(
-        self, queries: Vectors, k: int, vectors: Vectors, rows: Rows | None, mask: NDArray[np.bool_] | None
-    ) -> tuple[Rows, Vectors]:
+    def _compare(self, queries: Vectors, k: int, vectors: Vectors, rows: Rows | None) -> tuple[Rows, Vectors]:
         """Compare queries with all selected rows, whose int8 copies are looked at first if that is faster."""
         selected, count = self.info.rows if rows is None else len(rows), len(queries)
         if k <= selected and count * self._pass_seconds(selected) < self._scan_seconds(count, selected):
-            found = [self.first_pass(query, k, vectors, rows, mask) for query in queries]
+            found = [self.first_pass(query, k, vectors, rows) for query in queries]
             if all(found):
-                both = zip(*(pair for pair in found if pair), strict=True)
-                places, scores = (np.stack(lines) for lines in both)
+                places, scores = (np.stack(lines) for lines in zip(*(pair for pair in found if pair), strict=True))
                 return places, scores
         return nearest(queries, vectors[: self.info.rows], k, rows)
 
     def first_pass(
-        self,
-        query: Vectors,
-        k: int,
-        vectors: Vectors,
-        rows: Rows | None = None,
-        mask: NDArray[np.bool_] | None = None,
+        self, query: Vectors, k: int, vectors: Vectors, rows: Rows | None = None
     ) -> tuple[Rows, Vectors] | None:
         """Find the k nearest rows exactly, by the products of int8 copies and of the float32 vectors of the best.
 
@@ -221,59 +212,45 @@ class Graph:
         differs from that of the copies by at most e = r + s (1 + r). At least k rows have a cosine of t − e, if t is
         what at least k copies reach; so copies below t − 2e are not among the nearest.
 
-        Args:
-            query: A unit query.
-            k: Number of neighbors.
-            vectors: The unit vectors that the graph was built from.
-            rows: Positions of those to search (default: all).
-            mask: The same as a mask over all.
-
         Returns:
             Positions and scores, or ``None`` if too many rows are left to score.
         """
-        code, few = quantize(query[None], self.info.scale), None
-        if rows is not None and GATHERED * len(rows) < len(self._rows):
-            few = self._slots[rows]
-        products = self._products(code, few)
-        if mask is not None and few is None:
-            products = np.where(mask[self._rows], products, NOTHING)
+        code = quantize(query[None], self.info.scale)
+        products = self._products(code, None if rows is None else self._slots[rows])
         whole = len(products) // GROUP * GROUP
         best = np.append(products[:whole].reshape(-1, GROUP).max(axis=1), products[whole:])
-        if len(best) < k:
-            best = products
-        threshold = np.partition(best, -k)[-k]
-        if threshold == NOTHING:  # the k best are crowded in fewer groups
-            threshold = np.partition(products, -k)[-k]
+        threshold = np.partition(best if len(best) >= k else products, -k)[-k]
         far = float(np.linalg.norm(query - code[0] / np.float32(self.info.scale)))
         bound = self.info.error + far * (1 + self.info.error) + 1e-5
         left = np.flatnonzero(products >= math.floor(threshold - 2 * bound * self.info.scale**2))
-        if threshold == NOTHING or len(left) > max(LEFT * len(self._rows), 4 * k):
+        if len(left) > max(LEFT * len(self._rows), 4 * k):
             return None
-        found = np.sort(self._rows[left if few is None else few[left]].astype(np.int64))
+        found = np.sort(self._rows[left].astype(np.int64)) if rows is None else rows[left]
         scores = vectors[found] @ query
         order = np.lexsort((found, -scores))[:k]
         return found[order], np.clip(scores[order], -1, 1)
 
     def _products(self, code: NDArray[np.int8], slots: NDArray[np.int32] | None) -> NDArray[np.int32]:
-        """The products of one int8 vector with all copies or some, by all cores if there are many."""
+        """The products of one int8 vector with all copies or those in some slots, on all cores if they are many."""
         import numkong
 
-        packed, count = numkong.dots_pack(code, "int8"), len(self._codes if slots is None else slots)
-        products = np.empty(count, np.int32)
+        few = slots if slots is not None and GATHERED * len(slots) < len(self._codes) else None
+        packed = numkong.dots_pack(code, "int8")
+        products = np.empty(len(self._codes if few is None else few), np.int32)
 
         def compare(start: int) -> None:
             part = slice(start, start + COMPARED)
-            copies = self._codes[part] if slots is None else self._codes[slots[part]]
+            copies = self._codes[part] if few is None else self._codes[few[part]]
             products[part] = np.asarray(numkong.dots_packed(copies, packed))[:, 0]
 
-        starts = range(0, count, COMPARED)
+        starts = range(0, len(products), COMPARED)
         if len(starts) < 3:
             for start in starts:
                 compare(start)
         else:
             with ThreadPoolExecutor(threads()) as pool:
                 list(pool.map(compare, starts))
-        return products
+        return products if few is not None or slots is None else products[slots]
 
 
 def quantize(vectors: Vectors, scale: float) -> NDArray[np.int8]:
