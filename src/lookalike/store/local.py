@@ -54,27 +54,19 @@ STATE = "SELECT version, base, rows, removed, graph FROM store WHERE number = ?"
 class State:
     """What one transaction sees of a store; positions in the vector file are row numbers less ``base``."""
 
-    line: tuple[int, int, int, int, str | None]  # version, base, next row number, number of deletions, graph
+    version: int
+    base: int
+    rows: int  # next row number
+    removed: int  # number of deletions
+    text: str | None  # what is known about the graph
     graph: GraphInfo | None
     vectors: Vectors
     live: NDArray[np.bool_] | None  # None if no row was deleted
     count: int
 
     @property
-    def version(self) -> int:
-        return self.line[0]
-
-    @property
-    def base(self) -> int:
-        return self.line[1]
-
-    @property
-    def rows(self) -> int:
-        return self.line[2]
-
-    @property
-    def removed(self) -> int:
-        return self.line[3]
+    def line(self) -> tuple[int, int, int, int, str | None]:
+        return (self.version, self.base, self.rows, self.removed, self.text)
 
 
 @dataclass(frozen=True)
@@ -195,7 +187,7 @@ class LocalStore(Queries):
         version, base, rows, removed, text = line
         graph = GraphInfo.from_text(text)
         if old is not None and old.line[:4] == line[:4]:
-            self._state = replace(old, line=line, graph=graph)
+            self._state = replace(old, text=text, graph=graph)
             return self._state
         size, path = rows - base, self.place / f"vectors-{version}.f32"
         if path.stat().st_size < 4 * self.dim * size:
@@ -210,7 +202,7 @@ class LocalStore(Queries):
                 live[: len(old.live)], seq = old.live, old.removed
             gone = connection.execute(self.tables.sql("SELECT row FROM deleted_$ WHERE seq > ?"), (seq,)).fetchall()
             live[np.array(gone, dtype=np.int64).ravel() - base] = False
-        state = State(line, graph, vectors, live, size if live is None else int(live.sum()))
+        state = State(*line, graph, vectors, live, size if live is None else int(live.sum()))
         if old is None or (version, rows, removed) > (old.version, old.rows, old.removed):  # else one of before
             self._state = state
         return state
@@ -350,7 +342,7 @@ class LocalStore(Queries):
             end = stop
         if end != len(state.vectors):
             problems.append(f"Vectors from {end:,} of `{self.place}` have no hashes.")
-        if state.line[4] is not None:
+        if state.text is not None:
             path = self.place / (state.graph.file if state.graph else "damaged")
             if state.graph is None or not path.exists() or hash_file(path) != state.graph.hash:
                 problems.append(f"The graph of `{self.place}` is damaged; it is built again at the next search.")
