@@ -37,6 +37,7 @@ RESCORED = 2  # candidates per hit that are scored in float32
 NEAR_FRACTION, MIN_NEAR_RECALL = 0.6, 0.985
 BLOCK = 65_536  # vectors added at a time
 DIMENSIONS = 8  # bytes before the int8 copies in the file: their number and length
+FINER = 254.0  # times the scale, for what rounding a query leaves
 LEFT = 0.05  # fraction of rows that the first pass may leave to be scored
 COMPARED = 16_384  # int8 copies compared at a time
 GROUP = 64  # rows of which the best is looked at to find a threshold
@@ -208,21 +209,24 @@ class Graph:
     ) -> tuple[Rows, Vectors] | None:
         """Find the k nearest rows exactly, by the products of int8 copies and of the float32 vectors of the best.
 
-        With r the greatest distance between a vector and its copy, and s that between the query and its copy, a cosine
-        differs from that of the copies by at most e = r + s (1 + r). At least k rows have a cosine of t − e, if t is
-        what at least k copies reach; so copies below t − 2e are not among the nearest.
+        The query is taken as the sum of an int8 vector and a fraction of another. With r the greatest distance between
+        a vector and its copy, and s that between the query and this sum, a cosine differs from the copies' by at most
+        e = r + s (1 + r). At least k rows have a cosine of t − e, if t is what at least k copies reach; so copies below
+        t − 2e are not among the nearest.
 
         Returns:
             Positions and scores, or ``None`` if too many rows are left to score.
         """
-        code = quantize(query[None], self.info.scale)
+        scale = np.float32(self.info.scale)
+        code = quantize(query, scale)
+        code = np.stack([code, quantize(query * scale - code, FINER)])
         products = self._products(code, None if rows is None else self._slots[rows])
         whole = len(products) // GROUP * GROUP
         best = np.append(products[:whole].reshape(-1, GROUP).max(axis=1), products[whole:])
         threshold = np.partition(best if len(best) >= k else products, -k)[-k]
-        far = float(np.linalg.norm(query - code[0] / np.float32(self.info.scale)))
+        far = float(np.linalg.norm(query - (code[0] + code[1] / np.float32(FINER)) / scale))
         bound = self.info.error + far * (1 + self.info.error) + 1e-5
-        left = np.flatnonzero(products >= math.floor(threshold - 2 * bound * self.info.scale**2))
+        left = np.flatnonzero(products >= threshold - np.float32(2 * bound) * scale**2)
         if len(left) > max(LEFT * len(self._rows), 4 * k):
             return None
         found = np.sort(self._rows[left].astype(np.int64)) if rows is None else rows[left]
@@ -230,18 +234,18 @@ class Graph:
         order = np.lexsort((found, -scores))[:k]
         return found[order], np.clip(scores[order], -1, 1)
 
-    def _products(self, code: NDArray[np.int8], slots: NDArray[np.int32] | None) -> NDArray[np.int32]:
-        """The products of one int8 vector with all copies or those in some slots, on all cores if they are many."""
+    def _products(self, code: NDArray[np.int8], slots: NDArray[np.int32] | None) -> Vectors:
+        """The products of a query with all copies or those in some slots, on all cores if they are many."""
         import numkong
 
         few = slots if slots is not None and GATHERED * len(slots) < len(self._codes) else None
-        packed = numkong.dots_pack(code, "int8")
-        products = np.empty(len(self._codes if few is None else few), np.int32)
+        packed, weights = numkong.dots_pack(code, "int8"), np.float32([1, 1 / FINER])
+        products = np.empty(len(self._codes if few is None else few), np.float32)
 
         def compare(start: int) -> None:
             part = slice(start, start + COMPARED)
             copies = self._codes[part] if few is None else self._codes[few[part]]
-            products[part] = np.asarray(numkong.dots_packed(copies, packed))[:, 0]
+            products[part] = np.asarray(numkong.dots_packed(copies, packed)).astype(np.float32) @ weights
 
         starts = range(0, len(products), COMPARED)
         if len(starts) < 3:
