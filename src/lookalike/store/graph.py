@@ -218,7 +218,7 @@ class Graph:
             Positions and scores, or ``None`` if too many rows are left to score.
         """
         scale = np.float32(self.info.scale)
-        code = quantize(query, scale)
+        code = quantize(query, self.info.scale)
         code = np.stack([code, quantize(query * scale - code, FINER)])
         products = self._products(code, None if rows is None else self._slots[rows])
         whole = len(products) // GROUP * GROUP
@@ -239,7 +239,7 @@ class Graph:
         import numkong
 
         few = slots if slots is not None and GATHERED * len(slots) < len(self._codes) else None
-        packed, weights = numkong.dots_pack(code, "int8"), np.float32([1, 1 / FINER])
+        packed, weights = numkong.dots_pack(code, "int8"), np.array([1, 1 / FINER], np.float32)
         products = np.empty(len(self._codes if few is None else few), np.float32)
 
         def compare(start: int) -> None:

@@ -202,7 +202,8 @@ class LocalStore(Queries):
                 live[: len(old.live)], seq = old.live, old.removed
             gone = connection.execute(self.tables.sql("SELECT row FROM deleted_$ WHERE seq > ?"), (seq,)).fetchall()
             live[np.array(gone, dtype=np.int64).ravel() - base] = False
-        state = State(*line, graph, vectors, live, size if live is None else int(live.sum()))
+        count = size if live is None else int(live.sum())
+        state = State(version, base, rows, removed, text, graph, vectors, live, count)
         if old is None or (version, rows, removed) > (old.version, old.rows, old.removed):  # else one of before
             self._state = state
         return state
