@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from lookalike.service import limits
+from lookalike.service.decode_child import BUDGET_PIXELS
 from tests.service.conftest import error_message
+from tests.service.test_middleware import encoded, send
 
 API = "/api/v1"
 AREA = 64 * 48  # pixels of every indexed image
@@ -102,6 +104,15 @@ def test_a_long_file_is_not_read_beside_others(
             assert answer.status_code == 503 and "large images" in error_message(answer)
     assert read == []
     assert [client.get(address).status_code for address in every] == [200] * 3 and len(read) == 3
+
+
+def test_slow_decoders_leave_room_for_others(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever sends one image after the other that takes half a minute keeps nobody else from searching."""
+    monkeypatch.setattr(limits, "BUDGET_WAIT_SECONDS", 0.1)
+    with limits.PIXEL_BUDGET.take(BUDGET_PIXELS), limits.PIXEL_BUDGET.take(BUDGET_PIXELS):
+        assert send(client, encoded()).status_code == 200
+        assert all(client.get(address).status_code == 200 for address in addresses(client, 3)["originals"])
+        assert send(client, encoded("TIFF")).status_code == 503, "a third child"
 
 
 def test_a_large_image_leaves_space_for_small_ones() -> None:

@@ -17,7 +17,7 @@ from lookalike.data.decoding import UnreadableImage, decode, format_of, image_si
 
 MEMORY = 400_000_000  # bytes that a child may allocate
 SECONDS = 30.0
-BUDGET_PIXELS = 60_000_000  # that a child counts for: two decode at the same time
+BUDGET_PIXELS = 50_000_000  # that a child counts for: two decode at the same time, and leave room for small images
 # Pixels from which an image of a format is decoded in a child; of formats that are not named, every image is.
 LARGEST = {"PNG": 30_000_000, "HEIF": 16_000_000, "WEBP": 8_000_000, "AVIF": 8_000_000, "GIF": 8_000_000}
 LARGEST |= {"BMP": 8_000_000, "PPM": 8_000_000, "JPEG": 40_000_000}
