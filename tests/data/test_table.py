@@ -197,3 +197,13 @@ def test_bytes_come_from_files_odd_names_and_shards(tmp_path: Path) -> None:
     cut = table.with_column("length", [None, None, 600])
     with pytest.raises(OSError, match="ends inside"):
         cut.open_bytes(2)
+
+
+@pytest.mark.parametrize(
+    "notes", [{"warnings": 5}, {"warnings": [5]}, {"layout": []}, {"unreadable": {"a": 1}, "layout": 3}]
+)
+def test_notes_of_odd_types_are_damage(tmp_path: Path, notes: dict[str, Any]) -> None:
+    path = tmp_path / "t.parquet"
+    Table.from_columns({"path": ["a.jpg"]}, name="t", root=tmp_path, notes=notes).save(path)
+    with pytest.raises(LookalikeError, match="damaged"):
+        Table.load(path)

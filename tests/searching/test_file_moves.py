@@ -243,6 +243,9 @@ def test_between_two_real_disks_and_back(photos: Path, tmp_path_factory: pytest.
         ("a.jpg", "../planted.jpg"),
         ("../x", "x"),
         ("", ""),
+        ("x" * 5000, "x"),
+        ("a\0b", "x"),
+        ("x", "a\0b"),
     ],
 )
 def test_an_edited_line_of_the_journal_moves_nothing_across(tmp_path: Path, home: Path, to: str, path: str) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from lookalike.service import limits
+from lookalike.service import limits, uploads
 from lookalike.service.decode_child import BUDGET_PIXELS
+from tests import helpers
 from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, send
 
@@ -113,6 +118,32 @@ def test_slow_decoders_leave_room_for_others(client: Any, monkeypatch: pytest.Mo
         assert send(client, encoded()).status_code == 200
         assert all(client.get(address).status_code == 200 for address in addresses(client, 3)["originals"])
         assert send(client, encoded("TIFF")).status_code == 503, "a third child"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="measured by what Linux says")
+def test_an_idle_server_gives_memory_back(service: Any) -> None:
+    """Also what many threads took for images of which none is large."""
+    out = io.BytesIO()
+    Image.new("RGBA", (2400, 2400), (10, 20, 30, 200)).save(out, "PNG")
+
+    def decode(_: int) -> None:
+        with uploads.decode_upload(out.getvalue(), 2400, 2400, (0, 0, 0.9, 0.9), 2400):
+            time.sleep(0.05)
+
+    def level() -> float:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) / 1000 for line in lines if line.startswith("VmRSS"))
+
+    decode(0)
+    limits.PIXEL_BUDGET.trim()
+    before = level()
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(decode, range(16)))
+        held = level()
+        assert limits.PIXEL_BUDGET._freed > 0
+        service.follower.start()
+        helpers.until(lambda: level() - before < 100)
+    assert held - before > 200, "nothing was held, so nothing is shown"
 
 
 def test_a_large_image_leaves_space_for_small_ones() -> None:

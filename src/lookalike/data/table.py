@@ -254,8 +254,11 @@ class Table:
         try:
             about = check_format("table", json.loads(text) if text else None, path)
             root = None if about["root"] is None else Path(about["root"])
-            arrow = _checked(arrow.replace_schema_metadata(None).combine_chunks())
-            return cls(str(about["name"]), root, arrow, {**about["notes"]})
+            arrow, notes = _checked(arrow.replace_schema_metadata(None).combine_chunks()), {**about["notes"]}
+            texts = [notes.get("layout", ""), *notes.get("warnings", ()), *notes.get("unreadable", ())]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("its notes are no texts")
+            return cls(str(about["name"]), root, arrow, notes)
         except (LookupError, ValueError, TypeError, RecursionError, pa.ArrowException) as error:
             raise LookalikeError(f"The table `{path}` is damaged, or was not written by lookalike.") from error
 

@@ -128,7 +128,10 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         tarfile.open(part, "w") as tar,
         contextlib.ExitStack() as stack,
     ):
-        members = _snapshot(path, manifest, work, stack)
+        try:
+            members = _snapshot(path, manifest, work, stack)
+        except sqlite3.Error as error:
+            raise LookalikeError(f"The index `{path}` is damaged: `lookalike verify` lists what is.") from error
         with Progress("Writing", sum(size for _, _, size in members), shown=progress) as bar:
             for name, file, size in members:
                 sums[name] = _put(tar, name, file, size, bar)

@@ -144,7 +144,7 @@ def back(root: Path, name: str | None = None, *, progress: bool = False) -> Batc
                         if not inside or not (folder / path).parent.resolve().is_relative_to(folder.resolve()):
                             raise LookalikeError("its line in the journal points outside the folder")
                     moved += _return(root, target / line["to"], line["path"])
-                except (LookalikeError, OSError) as error:
+                except (LookalikeError, OSError, ValueError) as error:
                     left.append({"path": line["path"], "why": getattr(error, "strerror", None) or str(error)})
                 bar.advance()
         batch = next(b for b in history(root) if b.id == batch.id)
@@ -172,7 +172,7 @@ def history(root: Path) -> list[Batch]:
     """Return the batches that were moved out of a folder, newest first, with their state as found on disk."""
     batches = _batches(root)[::-1]
     for batch in batches:
-        away = [line for line in _lines(batch) if (Path(batch.folder) / line["to"]).exists()]
+        away = [line for line in _lines(batch) if os.path.lexists(Path(batch.folder) / line["to"])]
         if not batch.files:  # it was interrupted before it could be counted
             batch.files, batch.bytes = len(away), sum(line["bytes"] for line in away)
         batch.state = "back" if not away else "moved" if len(away) >= batch.files else "partly"

@@ -36,6 +36,7 @@ MAX_CLIENTS = 10_000  # remembered by the rate limiter; the least recently seen 
 REQUEST_SECONDS = 30.0  # for scans of a request, once its body has arrived
 MAX_REQUESTS = 32  # of one client on another machine at a time, each with its body
 TRIM_PIXELS = 10_000_000  # after a larger image, freed memory is given back to the system
+TRIM_SUM = 100_000_000  # after so many pixels of smaller ones too, or once none is decoded
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -97,6 +98,7 @@ class PixelBudget:
 
     def __init__(self, pixels: int = MAX_PIXELS) -> None:
         self.available = self.total = pixels
+        self._freed = 0  # since memory was given back
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
@@ -113,9 +115,18 @@ class PixelBudget:
             with self._changed:
                 self.available += needed
                 self._changed.notify_all()
-            if needed > TRIM_PIXELS:
-                with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc keeps it, and has this
-                    ctypes.CDLL(None).malloc_trim(0)
+                self._freed += needed
+            if needed > TRIM_PIXELS or self._freed > TRIM_SUM:
+                self.trim()
+
+    def trim(self, *, if_idle: bool = False) -> None:
+        """Give back freed memory to the system; with `if_idle` only if there is some and no image is decoded now."""
+        with self._changed:
+            due = not if_idle or (self._freed > 0 and self.available == self.total)
+            self._freed = 0 if due else self._freed
+        if due:
+            with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc keeps it, and has this
+                ctypes.CDLL(None).malloc_trim(0)
 
 
 PIXEL_BUDGET = PixelBudget()

@@ -18,7 +18,7 @@ from lookalike.searching.locate import path_key
 from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem
 from lookalike.service.image_files import Thumbnails
-from lookalike.service.limits import check_deadline
+from lookalike.service.limits import PIXEL_BUDGET, check_deadline
 from lookalike.service.map_data import MAX_CORNERS, MapData, PreviousMap
 from lookalike.service.uploads import SavedQueries
 from lookalike.store import Condition, Record
@@ -227,6 +227,7 @@ class IndexFollower:
         logged = ""
         while not self._stopped.wait(FOLLOW_SECONDS):
             try:
+                PIXEL_BUDGET.trim(if_idle=True)
                 self.refresh()
                 self._scan_folder()
                 logged = ""
