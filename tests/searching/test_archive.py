@@ -206,7 +206,6 @@ def test_a_backup_does_not_choose_what_is_served(backup_file: Path, tmp_path: Pa
             assert index.root == tmp_path / "images" and index.open_bytes({"path": "class-00/0.jpg"})
 
 
-@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_an_index_without_its_rows_is_called_damaged(backup_file: Path, tmp_path: Path) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "index" / "lookalike.db")) as database:
         database.execute("DROP TABLE rows_1")
@@ -215,6 +214,7 @@ def test_an_index_without_its_rows_is_called_damaged(backup_file: Path, tmp_path
     assert not (tmp_path / "b.lookalike").exists()
 
 
+@pytest.mark.parametrize("kind", [b"x", b"g", b"L", b"K"])
 def test_headers_of_a_sparse_file_are_not_read(tmp_path: Path, home: Path, kind: bytes) -> None:
     header = tarfile.TarInfo("x")
     header.type, header.size = kind, 3 << 30
