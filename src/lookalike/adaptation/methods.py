@@ -184,7 +184,14 @@ class AdaptMethod(Method):
 
 
 class FineTune(AdaptMethod):
-    """Cross entropy of the true labels, the baseline with labels; optionally with mixup of views."""
+    """Cross entropy of the true labels, the baseline with labels; optionally with mixup of views.
+
+    References:
+        Mixup: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018.
+
+    Example:
+        >>> la.adapt(model="classifier", target="photos", method="finetune", labeled=True)  # doctest: +SKIP
+    """
 
     name = "finetune"
 
@@ -225,6 +232,9 @@ class Tent(AdaptMethod):
 
     References:
         Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021.
+
+    Example:
+        >>> la.adapt(model="classifier", target="photos", method="tent")  # doctest: +SKIP
     """
 
     name = "tent"
@@ -240,6 +250,9 @@ class Shot(AdaptMethod):
 
     References:
         Liang et al., "Do We Really Need to Access the Source Data?", ICML 2020.
+
+    Example:
+        >>> la.adapt(model="classifier", target="photos", method="shot")  # doctest: +SKIP
     """
 
     name = "shot"
@@ -271,6 +284,9 @@ class Mcc(AdaptMethod):
 
     References:
         Jin et al., "Minimum Class Confusion for Versatile Domain Adaptation", ECCV 2020.
+
+    Example:
+        >>> la.adapt(model="classifier", target="photos", method="mcc", source="old-photos")  # doctest: +SKIP
     """
 
     name = "mcc"
@@ -297,6 +313,9 @@ class AdaContrast(AdaptMethod):
 
     References:
         Chen et al., "Contrastive Test-Time Adaptation", CVPR 2022.
+
+    Example:
+        >>> la.adapt(model="classifier", target="photos", method="adacontrast")  # doctest: +SKIP
     """
 
     name = "adacontrast"

@@ -46,6 +46,9 @@ class T3AR(AdaptMethod):
 
     References:
         Zancato et al., "Train/Test-Time Adaptation with Retrieval", CVPR 2023.
+
+    Example:
+        >>> la.adapt(model="runs/birds", target="photos", pool=["archive"], method="t3ar")  # doctest: +SKIP
     """
 
     name = "t3ar"

@@ -21,6 +21,11 @@ from lookalike.evaluation.arrays import Doubles, Ints
 class Interval:
     """A mean with its confidence interval.
 
+    Args:
+        value: The mean.
+        low: Lower bound.
+        high: Upper bound.
+
     Example:
         >>> from lookalike.evaluation import Interval
         >>> Interval(0.61, 0.58, 0.64).to_json()
@@ -38,6 +43,12 @@ class Interval:
 @dataclass(frozen=True)
 class PairedDifference:
     """Mean of b − a over the same queries, its confidence interval, and the p-value of "no difference".
+
+    Args:
+        difference: The mean.
+        low: Lower bound.
+        high: Upper bound.
+        p: The p-value.
 
     Example:
         >>> from lookalike.evaluation import PairedDifference
@@ -75,6 +86,9 @@ def bootstrap_interval(
         level: Confidence level.
         draws: Number of bootstrap samples.
         seed: Seed of the samples.
+
+    Returns:
+        The mean and its interval.
 
     Example:
         >>> from lookalike.evaluation import bootstrap_interval
@@ -123,6 +137,9 @@ def paired_test(
         level: Confidence level.
         draws: Number of bootstrap samples and of sign flips.
         seed: Seed of both.
+
+    Returns:
+        The mean of b − a, its interval and p-value.
 
     Example:
         >>> from lookalike.evaluation import paired_test

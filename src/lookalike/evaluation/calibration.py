@@ -31,10 +31,13 @@ class Calibration:
     Attributes:
         weights: Weights of 1, of the score, and of the score minus the level of the neighborhood.
         neighbors: Rank of the hit whose score is the level of the neighborhood.
-        knots: Points of the curve on the axis of the weighted sum, with probability ``p`` and its interval ``low`` to
-            ``high``.
+        knots: Points of the curve on the axis of the weighted sum.
+        p: Probability at each of them.
+        low: Lower bound of its interval.
+        high: Upper bound of its interval.
         neighborhood: 1st and 99th percentile of the levels it was fitted on.
-        positive: Number of fitted pairs that show the same thing, out of ``pairs``.
+        positive: Number of fitted pairs that show the same thing.
+        pairs: Number of fitted pairs.
         checked: Errors on classes held out from the fit, see :func:`cross_validate`.
 
     Example:

@@ -64,6 +64,9 @@ def linear_probe(
         iterations: At most so many iterations of L-BFGS for each fit.
         seed: Seed of the held-out rows.
 
+    Returns:
+        The accuracy on the test rows, and how the classifier was fitted.
+
     Example:
         >>> from lookalike.evaluation import linear_probe
         >>> rows, labels = np.repeat(np.eye(3), 10, axis=0), np.repeat(["a", "b", "c"], 10)

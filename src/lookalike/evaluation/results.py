@@ -63,6 +63,7 @@ class Evaluation:
         names: Names of the classes.
         mode: ``"leave-one-out"`` or ``"query-gallery"``.
         gallery: Rows that were searched.
+        ids: Content id of each image.
         verification: Error rates of deciding whether two images show the same class.
         nmi: Agreement of clusters with classes.
         classification: Accuracies of k-NN, probes and fine-tuning.

@@ -98,6 +98,9 @@ def retrieval_metrics(
         recall_at: The k of recall@k.
         top: The depth of mAP.
 
+    Returns:
+        The metrics of every query; `mean()` averages them.
+
     References:
         Musgrave et al., "A Metric Learning Reality Check" (MAP@R, R-precision).
 

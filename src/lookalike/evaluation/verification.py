@@ -56,6 +56,9 @@ def verify(embeddings: Any, labels: Any, *, ids: Any = None, max_pairs: int = 2_
         max_pairs: If there are more pairs, a sample of so many is scored, half of them of the same class.
         seed: Seed of the sample.
 
+    Returns:
+        The error rates by threshold.
+
     Example:
         >>> from lookalike.evaluation import verify
         >>> verify(np.repeat(np.eye(3), 4, axis=0), np.repeat([0, 1, 2], 4)).equal_error

@@ -1,7 +1,6 @@
 """Pair, proxy and classification losses computed by pytorch-metric-learning (PML).
 
-PML is imported when the first loss is created. All losses take embeddings ``(n, d)`` and integer labels ``(n,)`` and
-return a scalar; similarities are cosines.
+PML is imported when the first loss is created. Similarities are cosines.
 """
 
 from __future__ import annotations
@@ -24,6 +23,12 @@ class PMLLoss(nn.Module):
     Args:
         loss: A loss of pytorch-metric-learning.
         miner: A miner of pytorch-metric-learning, or None to use all pairs.
+
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
+    References:
+        Musgrave et al., "PyTorch Metric Learning", 2020 (arXiv 2008.09164).
 
     Example:
         >>> from pytorch_metric_learning.losses import CircleLoss
@@ -51,6 +56,9 @@ class SupConLoss(PMLLoss):
     Args:
         temperature: Temperature τ; lower values emphasize the hardest pairs.
 
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
     References:
         Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020 (arXiv 2004.11362), eq. 2 (L_out).
 
@@ -77,6 +85,9 @@ class MultiSimilarityLoss(PMLLoss):
         epsilon: Margin of the paper's miner, which keeps pairs within ε of the hardest pair of the other kind; None
             uses all pairs.
 
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
     References:
         Wang et al., "Multi-Similarity Loss with General Pair Weighting", CVPR 2019 (arXiv 1904.06627), eq. 15.
 
@@ -95,7 +106,16 @@ class MultiSimilarityLoss(PMLLoss):
 class ActiveMultiSimilarityLoss(nn.Module):
     """Multi-Similarity with its miner, each term averaged over the anchors with a mined pair of its kind.
 
-    Arguments as in :class:`MultiSimilarityLoss`, which averages over all anchors; embeddings of unit length.
+    :class:`MultiSimilarityLoss` averages over all anchors. Embeddings are of unit length.
+
+    Args:
+        alpha: Scale of the positive pairs (α).
+        beta: Scale of the negative pairs (β).
+        base: Similarity threshold (λ).
+        epsilon: Margin of the paper's miner.
+
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
 
     References:
         Milbich et al., "Characterizing Generalization under Out-Of-Distribution Shifts", NeurIPS 2021 (code).
@@ -138,6 +158,9 @@ class ContrastiveLoss(PMLLoss):
         miner_pos_margin: The miner keeps positives below this cosine.
         miner_neg_margin: The miner keeps negatives above this cosine.
 
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
     References:
         Hadsell et al., "Dimensionality Reduction by Learning an Invariant Mapping", CVPR 2006, eq. 4 (with cosines).
 
@@ -168,6 +191,9 @@ class TripletLoss(PMLLoss):
     Args:
         margin: How much nearer the own class must be: m in [d(a, p) − d(a, n) + m]₊.
         miner: ``"all"`` triplets, ``"semihard"`` or ``"hard"`` ones (FaceNet), or ``"batch_hard"``: one per anchor.
+
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
 
     References:
         Schroff et al., "FaceNet", CVPR 2015, section 3.1; Hermans et al., 2017 (arXiv 1703.07737), eq. 5 (batch hard).
@@ -205,6 +231,9 @@ class ProxyAnchorLoss(PMLLoss):
         std: Standard deviation of the initial proxies; None uses the paper's √(2/num_classes).
         generator: Random generator of the initial proxies.
 
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
     References:
         Kim et al., "Proxy Anchor Loss for Deep Metric Learning", CVPR 2020 (arXiv 2003.13911), eq. 4.
 
@@ -237,6 +266,9 @@ class NormSoftmaxLoss(PMLLoss):
         temperature: Temperature σ.
         generator: Random generator of the initial class vectors.
 
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
+
     References:
         Zhai and Wu, "Classification is a Strong Baseline for Deep Metric Learning", BMVC 2019, eq. 3.
 
@@ -266,6 +298,9 @@ class ArcFaceLoss(PMLLoss):
         scale: Factor of the cosines (s).
         margin: Additive angular margin (m), in radians.
         generator: Random generator of the initial class vectors.
+
+    Shape:
+        - embeddings: ``(n, d)``; labels: ``(n,)``; output: scalar.
 
     References:
         Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, eq. 3.

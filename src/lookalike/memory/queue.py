@@ -22,7 +22,13 @@ REBASE_EVERY = 10_000
 
 
 class WatchedRows(NamedTuple):
-    """Some stored embeddings for measuring drift: their images, as corrected now, and as they were enqueued."""
+    """Some stored embeddings for measuring drift.
+
+    Args:
+        ids: Their images.
+        adapted: The embeddings as corrected now.
+        enqueued: The embeddings as they were enqueued.
+    """
 
     ids: Tensor
     adapted: Tensor

@@ -55,7 +55,12 @@ class DriftSettings(Settings):
 
 
 class Moments(NamedTuple):
-    """Mean and standard deviation per dimension, (d,) each."""
+    """Moments of embeddings, by dimension.
+
+    Args:
+        mean: Mean, ``(d,)``.
+        std: Standard deviation, ``(d,)``.
+    """
 
     mean: Tensor
     std: Tensor
@@ -88,6 +93,13 @@ def xbn_update(stored: Tensor, target: Moments) -> Tensor:
     """Match the moments of stored embeddings (n, d) to a target: the reference form of XBN.
 
     z ← (z − μ_R) ∘ (σ̂/σ_R) + μ̂. The memory applies it as one affine map in O(d); see :mod:`lookalike.memory.queue`.
+
+    Args:
+        stored: Stored embeddings ``(n, d)``.
+        target: Moments to match.
+
+    Returns:
+        The matched embeddings, float64.
 
     References:
         Ajanthan et al., eq. 6.

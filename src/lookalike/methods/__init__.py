@@ -64,7 +64,10 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[Method]:
-    """Return the class of the method of that name, one of `names()`.
+    """Return the class of a method.
+
+    Args:
+        name: Name of the method, one of `names()`.
 
     Raises:
         LookalikeError: If there is no such method (with the nearest name), or its package cannot be imported.
@@ -95,6 +98,12 @@ def register(name: str, method: type[Method]) -> None:
     Args:
         name: Its name.
         method: Its class.
+
+    Example:
+        >>> register("mine", find("supcon"))
+        >>> find("mine").__name__
+        'SupCon'
+        >>> del _REGISTERED["mine"]
     """
     _REGISTERED[name] = method
 

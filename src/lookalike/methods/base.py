@@ -37,6 +37,7 @@ class Batch:
     views: tuple[Tensor, ...]
     """One tensor per view: uint8 (n, S, S, 3) for layer `pixels`, else cached outputs of `layer`; empty in `loss`."""
     layer: str
+    """Layer of the model that the views are the output of, or `pixels`."""
     labels: Tensor
     """int64 (n,), 0 … classes−1, or −1 without a label."""
     ids: Tensor
@@ -52,7 +53,18 @@ class Batch:
 
 @dataclass
 class Context:
-    """What the training loop provides to a method; step, epoch and logs change from step to step."""
+    """What the training loop provides to a method; step, epoch and logs change from step to step.
+
+    Args:
+        model: The model that is trained.
+        classes: Number of classes.
+        seed: Seed of the run.
+        device: Device of the model.
+        steps: Steps of the run.
+        step: Current step, counted from 1.
+        epoch: Current epoch, counted from 0.
+        logs: Numbers logged for this step.
+    """
 
     model: Embedder
     classes: int
@@ -103,7 +115,13 @@ class Context:
 
 
 class LearningRates(NamedTuple):
-    """Learning rates of the parameter groups."""
+    """Learning rates of the parameter groups.
+
+    Args:
+        backbone: That of the backbone.
+        head: That of the head.
+        loss: That of parameters of the loss.
+    """
 
     backbone: float
     head: float

@@ -1,7 +1,6 @@
 """CARP: views of an image are assigned to the same prototype, within random blocks of prototypes.
 
-Silva and Ramírez Rivera, "CARP: Learning Consistent Assignment of Views over Random Partitions", NeurIPS 2023. The loss
-is in :mod:`lookalike.losses.carp`; the loop passes it the joint batch, so there is one partition and one mean
+The loss is in :mod:`lookalike.losses.carp`; the loop passes it the joint batch, so there is one partition and one mean
 assignment per step, whatever the processes and micro-batches.
 """
 
@@ -51,6 +50,9 @@ class CARPSettings(TeacherSettings, CARPOptions):
 
 class CARP(CropMethod):
     """Self-supervised clustering of any folder of images; its prototypes are stored with the model.
+
+    References:
+        Silva and Ramírez Rivera, "CARP: Learning Consistent Assignment of Views over Random Partitions", NeurIPS 2023.
 
     Example:
         >>> la.pretrain(data="photos", method="carp", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -1,7 +1,6 @@
 """DINO: the student's distribution over many outputs matches that of a momentum teacher, centered and sharpened.
 
-Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021. The loss is
-lightly's (eq. 1 to 4); the head is CARP's with normalized projections.
+The loss is lightly's; the head is CARP's with normalized projections.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ class DINOSettings(TeacherSettings):
 
 class DINO(CropMethod):
     """DINO, a self-supervised baseline with CARP's teacher and head, balanced by centering instead of partitions.
+
+    References:
+        Caron et al., "Emerging Properties in Self-Supervised Vision Transformers", ICCV 2021.
 
     Example:
         >>> la.pretrain(data="photos", method="dino", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -1,7 +1,6 @@
 """DiVA: four heads that learn complementary tasks from the same images.
 
-Milbich et al., "DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning", ECCV 2020. The formulas are in
-:mod:`lookalike.losses.diva`.
+The formulas are in :mod:`lookalike.losses.diva`.
 """
 
 from __future__ import annotations
@@ -48,6 +47,9 @@ class DiVASettings(MarginSettings):
 
 class DiVA(Margin):
     """DiVA: the embedding is the concatenation of four normalized heads, normalized again.
+
+    References:
+        Milbich et al., "DiVA: Diverse Visual Feature Aggregation for Deep Metric Learning", ECCV 2020.
 
     Example:
         >>> la.train(data="photos", method="diva", steps=1, out="run", report=False)  # doctest: +SKIP

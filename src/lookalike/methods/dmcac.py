@@ -1,9 +1,8 @@
 """DMCAC: train the embedding against the database it will search.
 
-Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention Classification",
-IJCAI 2024. Some training images are the database, the others are queries in several views: the views' retrievals should
-agree, and attention to the retrieved images should predict the query's class. The terms are in
-:mod:`lookalike.losses.dmcac`, the report in `dmcac_report.py`. See docs/design/dmcac.md.
+Some training images are the database, the others are queries in several views: the views' retrievals should agree, and
+attention to the retrieved images should predict the query's class. The terms are in :mod:`lookalike.losses.dmcac`, the
+report in `dmcac_report.py`. See docs/design/dmcac.md.
 """
 
 from __future__ import annotations
@@ -115,6 +114,10 @@ class DMCACSettings(Settings):
 
 class DMCAC(Method):
     """Divergence minimization and cross-attention classification; for classes with many images.
+
+    References:
+        Trivedy and Latecki, "Image Retrieval with Self-Supervised Divergence Minimization and Cross-Attention
+        Classification", IJCAI 2024.
 
     Example:
         >>> la.train(data="photos", method="dmcac", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -1,6 +1,6 @@
 """Hyp and Sph: pairwise cross-entropy in hyperbolic space or on the sphere.
 
-Ermolov et al., "Hyperbolic Vision Transformers", CVPR 2022. The formulas are in :mod:`lookalike.losses.hyperbolic`.
+The formulas are in :mod:`lookalike.losses.hyperbolic`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class HypSettings(Settings):
 
 class Hyp(Method):
     """Pairwise cross-entropy for end-to-end training; needs batches of P classes with K images each.
+
+    References:
+        Ermolov et al., "Hyperbolic Vision Transformers: Combining Improvements in Metric Learning", CVPR 2022.
 
     Example:
         >>> la.train(data="photos", method="hyp", steps=1, out="run", report=False)  # doctest: +SKIP

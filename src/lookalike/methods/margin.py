@@ -28,6 +28,9 @@ class MarginSettings(Settings):
 class Margin(Method):
     """Margin loss with a learned boundary per class and distance-weighted negative sampling.
 
+    References:
+        Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017.
+
     Example:
         >>> la.train(data="photos", method="margin", steps=1, out="run", report=False)  # doctest: +SKIP
     """
@@ -67,6 +70,9 @@ class RMarginSettings(MarginSettings):
 
 class RMargin(Margin):
     """Margin regularized against collapsing classes: variation within a class may matter for unseen classes.
+
+    References:
+        Roth et al., "Revisiting Training Strategies and Generalization Performance in Deep Metric Learning", ICML 2020.
 
     Example:
         >>> la.train(data="photos", method="r_margin", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -1,7 +1,6 @@
 """MoCo: two views of an image are matched among the keys of earlier images; with XBN the keys are corrected.
 
-He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, eq. 1 and 2; with the queue
-as a memory that is matched to the new keys: appendix B of Ajanthan et al. (XBN).
+The queue may be a memory that is matched to the new keys: appendix B of Ajanthan et al. (XBN).
 """
 
 from __future__ import annotations
@@ -46,6 +45,9 @@ class MoCoSettings(Settings):
 
 class MoCo(Method):
     """Momentum contrast: keys come from a momentum copy of the network; two views of an image are a positive pair.
+
+    References:
+        He et al., "Momentum Contrast for Unsupervised Visual Representation Learning", CVPR 2020, eq. 1 and 2.
 
     Example:
         >>> la.pretrain(data="photos", method="moco", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -72,6 +72,9 @@ class LossMethod(Method):
 class MultiSimilarity(LossMethod):
     """Multi-Similarity loss; the most robust choice for a head on fixed features.
 
+    References:
+        See :class:`~lookalike.losses.pml.MultiSimilarityLoss`.
+
     Example:
         >>> la.train(data="photos", method="ms", steps=1, out="run", report=False)  # doctest: +SKIP
     """
@@ -105,7 +108,9 @@ def loss_method(name: str, loss: type[nn.Module], about: str, **learning_rates: 
     """
     example = f'>>> la.train(data="photos", method="{name}", steps=1, out="run", report=False)  # doctest: +SKIP'
     members = {"name": name, "loss_class": loss, "default_overrides": {"optimizer": learning_rates}}
-    members |= {"__doc__": f"{about}\n\n    Example:\n        {example}\n    ", "__module__": __name__}
+    paper = f"See :class:`~{loss.__module__}.{loss.__name__}`."
+    doc = f"{about}\n\n    References:\n        {paper}\n\n    Example:\n        {example}\n    "
+    members |= {"__doc__": doc, "__module__": __name__}
     return type(loss.__name__.removesuffix("Loss"), (LossMethod,), members)
 
 

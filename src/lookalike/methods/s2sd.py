@@ -1,7 +1,6 @@
 """S2SD: wider embeddings, dropped after training, are distilled into the one that is used.
 
-Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021. The formula is
-in :mod:`lookalike.losses.s2sd`.
+The formula is in :mod:`lookalike.losses.s2sd`.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ class S2SDSettings(RMarginSettings):
 
 class S2SD(RMargin):
     """S2SD with R-Margin as base loss on every embedding.
+
+    References:
+        Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021.
 
     Example:
         >>> la.train(data="photos", method="s2sd", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -1,7 +1,6 @@
 """SimSiam: one view predicts the other with the same network, without negatives, queue or teacher.
 
-Chen and He, "Exploring Simple Siamese Representation Learning", CVPR 2021, eq. 4. The loss is
-lightly's.
+The loss is lightly's.
 """
 
 from __future__ import annotations
@@ -32,6 +31,9 @@ class SimSiamSettings(CropSettings):
 
 class SimSiam(CropMethod):
     """SimSiam, the simplest self-supervised baseline.
+
+    References:
+        Chen and He, "Exploring Simple Siamese Representation Learning", CVPR 2021.
 
     Example:
         >>> la.pretrain(data="photos", method="simsiam", steps=1, out="run", report=False)  # doctest: +SKIP

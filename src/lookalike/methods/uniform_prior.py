@@ -43,6 +43,9 @@ class UniformPrior(Margin):
     The discriminator is not among the optimizer's parameters: it has its own Adam, whose state is in buffers so that a
     resumed run continues with it.
 
+    References:
+        See :mod:`lookalike.losses.uniform_prior`.
+
     Example:
         >>> la.train(data="photos", method="uniform_prior", steps=1, out="run", report=False)  # doctest: +SKIP
     """

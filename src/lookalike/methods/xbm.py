@@ -1,8 +1,7 @@
 """XBM, XBN and AXBN: SupCon of the batch against a memory of past embeddings, which may be corrected for drift.
 
-Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020; Ajanthan et al., "Adaptive Cross Batch
-Normalization for Metric Learning" (XBN, AXBN). The loop passes the joint batch to every process, so the memories of all
-processes are identical. When the memory starts, and when rows are corrected: docs/design/memory.md.
+The loop passes the joint batch to every process, so the memories of all processes are identical. When the memory
+starts, and when rows are corrected: docs/design/memory.md.
 """
 
 from __future__ import annotations
@@ -102,6 +101,9 @@ class AXBNSettings(XBMSettings):
 class XBM(Method):
     """SupCon against a memory of embeddings as stored; for many classes with few images each.
 
+    References:
+        Wang et al., "Cross-Batch Memory for Embedding Learning", CVPR 2020.
+
     Example:
         >>> la.train(data="photos", method="xbm", steps=1, out="run", report=False)  # doctest: +SKIP
     """
@@ -196,6 +198,9 @@ class XBM(Method):
 class XBN(XBM):
     """XBM with stored embeddings matched to the moments of the batch.
 
+    References:
+        Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", eq. 6.
+
     Example:
         >>> la.train(data="photos", method="xbn", steps=1, out="run", report=False)  # doctest: +SKIP
     """
@@ -206,6 +211,9 @@ class XBN(XBM):
 
 class AXBN(XBM):
     """XBM with stored embeddings matched to filtered moments of the batches.
+
+    References:
+        Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", eq. 18 to 22 and algorithm 1.
 
     Example:
         >>> la.train(data="photos", method="axbn", steps=1, out="run", report=False)  # doctest: +SKIP

@@ -157,7 +157,13 @@ class Record:
 
 
 class Hit(NamedTuple):
-    """A row that answers a query: id, cosine similarity, payload."""
+    """A row that answers a query.
+
+    Args:
+        id: Id of the row.
+        score: Cosine similarity.
+        payload: Its columns.
+    """
 
     id: str
     score: float
@@ -165,9 +171,11 @@ class Hit(NamedTuple):
 
 
 class Neighbors(NamedTuple):
-    """Nearest rows of several queries, best first: row numbers (−1 where there are fewer than k) and cosines.
+    """Nearest rows of several queries, best first.
 
-    Row numbers hold while the store is open, see ``Store.records``.
+    Args:
+        rows: Row numbers, −1 where there are fewer than k; they hold while the store is open, see ``Store.records``.
+        scores: Cosine similarities.
 
     Shape:
         - rows, scores: ``(Q, k)``.

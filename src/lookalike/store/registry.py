@@ -146,7 +146,14 @@ def create_store(name: str, place: str | Path, dim: int) -> Store:
 
 
 def remove_store(place: str | Path) -> None:
-    """Delete a store, including its rows on a server; a missing one is not an error."""
+    """Delete a store, including its rows on a server; a missing one is not an error.
+
+    Args:
+        place: Folder of the store.
+
+    Example:
+        >>> remove_store("no-store-here")
+    """
     meta: dict[str, Any] = {}
     if (Path(place) / META).exists():
         try:
