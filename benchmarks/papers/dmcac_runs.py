@@ -175,10 +175,10 @@ def inspect(run: Any) -> dict[str, float]:
     from lookalike.methods.dmcac_report import ClassMaps, diagonal
     from lookalike.models import Embedder
     from lookalike.training import checkpoint
-    from lookalike.training.runner import load_table
     from lookalike.training.selection import embed_features
     from lookalike.training.settings import resolve
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import load_table
 
     table, division = load_table(run)
     parts = build_setup(resolve(run.config), table, division, run)

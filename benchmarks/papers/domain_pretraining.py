@@ -79,7 +79,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Iterable[int]
 def trial(*, data: str, domain: str, settings: dict[str, Any], seed: int) -> dict[str, Any]:
     """One run: recall@1 and MAP@R (%) on held-out images of the three models, and the curve of the k-NN accuracy."""
     from lookalike.models import Embedder
-    from lookalike.training.runner import load_table
+    from lookalike.training.train_command import load_table
 
     images = domain_table(data, domain)
     with training_run("pretrain", data=images, recipe="pretrain", settings=settings, seed=seed) as run:

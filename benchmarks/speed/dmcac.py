@@ -168,12 +168,12 @@ def memory_of(who: str, rows: int) -> dict[str, float]:
     """Peak of a forward and backward over the whole database, less what was held before."""
     import time
 
-    from lookalike.losses.dmcac import full_pass
+    from lookalike.losses.dmcac import FullPass
 
     def work(z: Any, labels: Any, near: Any, there: Any) -> float:
         leaf = z.clone().requires_grad_()
         if who == "blocks":
-            value = full_pass(leaf, leaf, near, labels, there, temperature=TEMPERATURE)[0].mean()
+            value = FullPass.apply(leaf, leaf, near, labels, there, TEMPERATURE, 4096)[0].mean()
         else:
             value = plain_divergence(leaf, near).mean()
         value.backward()
@@ -246,9 +246,9 @@ def _loop(folder: Path) -> Any:
     from lookalike.core.run import Run
     from lookalike.training import train
     from lookalike.training.loop import Loop
-    from lookalike.training.runner import load_table
     from lookalike.training.settings import resolve
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import load_table
 
     overrides = {
         "data": {"split": "images", "test_fraction": 0.1, "validation_fraction": 0, "near_duplicates": False},

@@ -169,9 +169,9 @@ def _loop_job(
     """Our loop, without its evaluations."""
     from lookalike.core.run import Run
     from lookalike.training.loop import Loop
-    from lookalike.training.runner import split_images
     from lookalike.training.settings import resolve
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import split_images
 
     kind = "pk" if method == "ms" else "shuffle"
     sampler = {"kind": kind, "classes_per_batch": BATCH // 4, "images_per_class": 4, "batch_size": BATCH}

@@ -17,7 +17,7 @@ from lookalike.shift.make_splits import split_features
 from lookalike.shift.split_set import Split, SplitSet
 from lookalike.training import loop
 from lookalike.training.loop import Loop
-from lookalike.training.source import CachedSource, Rows
+from lookalike.training.setup import CachedSource, Rows
 
 REFERENCE = {"name": "made up", "weights": "0", "preprocess": {}}
 

@@ -85,8 +85,8 @@ def test_a_killed_run_ends_with_the_same_bits(case, step, folder, tiny, tmp_path
 
 def loop_of(run: Run) -> Any:
     from lookalike.training.loop import Loop
-    from lookalike.training.runner import load_table
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import load_table
 
     settings = resolve(run.config)
     return Loop(settings, build_setup(settings, *load_table(run), run), run)
@@ -296,8 +296,8 @@ def test_how_stale_the_database_was_is_in_the_log(shown):
 
 
 def test_queries_are_drawn_from_their_part_only(shown):
-    from lookalike.training.runner import load_table
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import load_table
 
     run = shown
     settings = resolve(run.config)
@@ -334,7 +334,7 @@ def test_the_report_shows_maps_and_retrievals_per_view(shown):
 
 def test_a_query_of_ones_own_is_shown(shown, tiny, folder, tmp_path):
     run = shown
-    from lookalike.training.runner import load_table
+    from lookalike.training.train_command import load_table
 
     table, division = load_table(run)
     paths = table.take(division.train).column("path")
@@ -365,7 +365,7 @@ def test_the_database_is_searched_by_the_model_alone(shown):
 
 
 def test_cached_views_of_one_step_differ():
-    from lookalike.training.source import CachedSource, Rows
+    from lookalike.training.setup import CachedSource, Rows
 
     center, random = np.zeros((5, 1), np.float32), np.arange(1, 4, dtype=np.float32)[:, None, None].repeat(5, 1)
     source = CachedSource("pooled", Rows(center), Rows(random), views=4, distinct=True)

@@ -15,7 +15,7 @@ from tests.training.test_resume import assert_same
 
 import lookalike
 from lookalike.core.settings import merge
-from lookalike.methods import _heads
+from lookalike.methods import _utils
 from lookalike.methods.carp import CARP
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, pretrain, train
@@ -208,7 +208,7 @@ def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path
         FEW, {"steps": 2, "schedule": {"freeze_backbone_steps": 0}, "optimizer": {"kind": "sgd", "lr": 0.01}}
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_heads.nn, "BatchNorm1d", Still)
+        patch.setattr(_utils.nn, "BatchNorm1d", Still)
         whole, parts = (
             last_state(
                 pretrain(

@@ -92,8 +92,8 @@ def test_the_memory_starts_as_soon_as_drift_allows(folder, tiny, tmp_path, capsy
 def memory_of(folder: str) -> list[str]:
     """What each process remembers after the run's steps: a name for its bits."""
     from lookalike.training.loop import Loop
-    from lookalike.training.runner import load_table
     from lookalike.training.setup import build_setup
+    from lookalike.training.train_command import load_table
 
     run = Run(folder)
     settings = resolve(run.config)

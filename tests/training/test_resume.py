@@ -20,7 +20,7 @@ from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import checkpoint, loop, runner, train
+from lookalike.training import checkpoint, loop, train, train_command
 from lookalike.training.loop import Loop
 
 MODES = {
@@ -250,7 +250,7 @@ def waiting(folder: str) -> dict:
         return own(self, step)
 
     Loop.take_step = step_of
-    return runner.fit_in_process(folder)
+    return train_command.fit_in_process(folder)
 
 
 def together(folder: Path, model: Path, out: Path) -> None:

@@ -33,7 +33,7 @@ from lookalike.methods.base import PIXELS, Context, Method
 from lookalike.models import Embedder, features_for
 from lookalike.training.batchnorm import layers
 from lookalike.training.settings import TrainSettings
-from lookalike.training.source import PixelSource, Source
+from lookalike.training.setup import PixelSource, Source
 
 if TYPE_CHECKING:
     from lookalike.adaptation.methods import AdaptMethod

@@ -21,22 +21,8 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from lookalike.core import folders
+from lookalike.core import files, folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import (
-    FORMAT_VERSIONS,
-    atomic_folder,
-    check_format,
-    checksum,
-    clean_folder,
-    format_bytes,
-    hash_bytes,
-    read_json,
-    stamp,
-    to_json,
-    write_bytes,
-    write_json,
-)
 
 LIMIT = 20_000_000_000  # bytes of all artifacts; LOOKALIKE_CACHE_BYTES changes it
 KIND_LIMITS = {"thumbs": 1_000_000_000}
@@ -62,7 +48,8 @@ def artifact(kind: str, key: Any, *, group: str = "") -> Path:
         >>> read(path)
         b'jpeg'
     """
-    name = hash_bytes(str(FORMAT_VERSIONS["cache"]), kind, json.dumps(key, sort_keys=True, default=to_json))
+    number, text = str(files.FORMAT_VERSIONS["cache"]), json.dumps(key, sort_keys=True, default=files.to_json)
+    name = files.hash_bytes(number, kind, text)
     return folders.cache_home() / kind / (f"{group}-{name}" if group else name)
 
 
@@ -83,7 +70,7 @@ def read(path: Path) -> bytes | None:
 def write(path: Path, content: bytes) -> None:
     """Write the content of a file, and trim the cache from time to time."""
     folders.cache(path.parent.name)
-    write_bytes(path, hashlib.blake2b(content, digest_size=_DIGEST).digest() + content, private=True)
+    files.write_bytes(path, hashlib.blake2b(content, digest_size=_DIGEST).digest() + content, private=True)
     with _guard:
         _written["bytes"] += len(content)
         due = _written["bytes"] > min(limit(), *KIND_LIMITS.values()) // 20
@@ -91,24 +78,16 @@ def write(path: Path, content: bytes) -> None:
         trim()
 
 
-def folder(
-    path: Path,
-    fill: Callable[[Path], None],
-    *,
-    about: Any = None,
-    check: bool = True,
-    self_checked: Collection[str] = (),
-) -> Path:
+def folder(path: Path, fill: Callable[[Path], None], *, about: Any = None, self_checked: Collection[str] = ()) -> Path:
     """Return a folder, filled now unless it is there and whole.
 
     Args:
         path: Where `artifact` says it is.
         fill: Writes the files into an empty folder.
         about: What it was made from, for `info.json`.
-        check: Whether to check the contents; else only that they are there.
         self_checked: Names of files whose reader checks each part; of those above 1 GB only the size is checked here.
     """
-    if not (is_whole(path, self_checked) if check else (path / INFO).is_file()):
+    if not is_whole(path, self_checked):
         replace(path, fill, about=about)
         trim()
     touch(path)
@@ -118,20 +97,20 @@ def folder(
 def replace(path: Path, fill: Callable[[Path], None], *, about: Any = None) -> None:
     """Write a folder, in place of one that may be there."""
     folders.cache(path.parent.name)
-    with atomic_folder(path, private=True) as part:
+    with files.atomic_folder(path, private=True) as part:
         fill(part)
-        sums = {file.name: checksum(file) for file in sorted(part.iterdir())}
-        write_json(part / INFO, stamp("cache", {"about": about, "checksums": sums}))
+        sums = {file.name: files.checksum(file) for file in sorted(part.iterdir())}
+        files.write_json(part / INFO, files.stamp("cache", {"about": about, "checksums": sums}))
 
 
 def is_whole(path: Path, self_checked: Collection[str] = ()) -> bool:
     """Return whether a folder is there and its files are those that were written; see `folder`."""
     try:
-        sums = check_format("cache", read_json(path / INFO), path)["checksums"]
+        sums = files.check_format("cache", files.read_json(path / INFO), path)["checksums"]
         for name, value in sums.items():
             size = (path / name).stat().st_size
             by_size = name in self_checked and size > BIG
-            if value != (f"{size}{value[value.index('-') :]}" if by_size else checksum(path / name)):
+            if value != (f"{size}{value[value.index('-') :]}" if by_size else files.checksum(path / name)):
                 return False
         return bool(sums)
     except (LookalikeError, OSError, KeyError, TypeError, ValueError, AttributeError):
@@ -141,7 +120,7 @@ def is_whole(path: Path, self_checked: Collection[str] = ()) -> bool:
 def about(path: Path) -> Any:
     """Return what a folder says it was made from; None if it cannot be read."""
     try:
-        return read_json(path / INFO)["about"]
+        return files.read_json(path / INFO)["about"]
     except (LookalikeError, OSError, KeyError, TypeError):
         return None
 
@@ -157,8 +136,8 @@ def entries() -> list[tuple[str, Path, int, float]]:
     rows = []
     home = folders.cache_home()
     for kind in sorted(path for path in home.iterdir() if path.is_dir()) if home.is_dir() else ():
-        with os.scandir(kind) as files:
-            for file in files:
+        with os.scandir(kind) as listing:
+            for file in listing:
                 with contextlib.suppress(FileNotFoundError):  # trimmed by another process meanwhile
                     status = file.stat(follow_symlinks=False)
                     size = folders.disk_usage(Path(file.path)) if file.is_dir() else status.st_size
@@ -197,7 +176,7 @@ def trim() -> int:
 
     Folders used in the last ten minutes are kept: another process may be reading them.
     """
-    clean_folder(folders.cache_home())  # what kills left
+    files.clean_folder(folders.cache_home())  # what kills left
     rows, freed, now = entries(), 0, time.time()
     with _guard:
         _written["bytes"] = 0
@@ -220,4 +199,4 @@ def trim() -> int:
 
 def describe() -> str:
     """Return size and location of the cache as a short text."""
-    return f"{format_bytes(sum(row[2] for row in entries()))} in {folders.cache_home()}"
+    return f"{files.format_bytes(sum(row[2] for row in entries()))} in {folders.cache_home()}"

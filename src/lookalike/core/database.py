@@ -21,8 +21,6 @@ from lookalike.core.locks import Locked
 
 BUSY_SECONDS = 30.0  # a write transaction waits so long for another one
 FILE = "lookalike.db"  # in an index: its rows; in the user's folder: keys, uploads, dismissed duplicates, moves
-
-
 # Whether statements of this context are to end: set by a server, for requests that it or their client gives up.
 CANCELLED: ContextVar[Callable[[], bool]] = ContextVar("cancelled", default=lambda: False)
 _DAMAGES = ("malformed", "not a database", "no such", "Could not decode", "no column named")

@@ -85,9 +85,8 @@ def cpu_quota(root: Path = Path("/")) -> float:
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
-        for mount in (
-            root / "sys/fs/cgroup" / name for name in ([controllers, "cpu"] if controllers else [".", "unified"])
-        ):
+        for name in [controllers, "cpu"] if controllers else [".", "unified"]:
+            mount = root / "sys/fs/cgroup" / name
             group = mount / path.lstrip("/")  # inside a container it may not be there; its parents hold the limit
             limits += [_group_quota(place) for place in (group, *group.parents) if place.is_relative_to(mount)]
     return min(limits)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import write_json
 from lookalike.core.interrupts import Stopped, Terminated
+from lookalike.core.progress import set_level
 
 if TYPE_CHECKING:
     import torch
@@ -82,9 +83,7 @@ def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
         from torch.distributed.nn import functional
 
         return functional.all_reduce(value)
-    out = value.detach().clone()
-    sum_in_place(out)
-    return out
+    return group_sum(value)
 
 
 def sum_in_place(value: torch.Tensor) -> None:
@@ -95,15 +94,9 @@ def sum_in_place(value: torch.Tensor) -> None:
         dist.all_reduce(value)
 
 
-def broadcast(value: torch.Tensor, source: int = 0) -> torch.Tensor:
-    """Return the tensor of process `source` on every process."""
-    if _WORLD == 1:
-        return value
-    import torch.distributed as dist
-
-    out = value.detach().clone().contiguous()
-    dist.broadcast(out, source)
-    return out
+def broadcast(value: torch.Tensor) -> torch.Tensor:
+    """Return the tensor of the first process on every process."""
+    return value if _WORLD == 1 else group_broadcast(value)
 
 
 def any_rank(flag: bool) -> bool:
@@ -153,9 +146,10 @@ def group_sum(value: torch.Tensor) -> torch.Tensor:
 
 def group_broadcast(value: torch.Tensor) -> torch.Tensor:
     """Return the tensor of the first process of the group on every process."""
+    import torch
     import torch.distributed as dist
 
-    out = value.detach().clone()
+    out = value.detach().clone(memory_format=torch.contiguous_format)
     if group_size() > 1:
         dist.broadcast(out, 0)
     return out
@@ -315,9 +309,7 @@ def _stamp(path: Path) -> str:
 
 def _follow() -> Path:
     """Take part in what the first process launches; return the copy of its run when it has ended."""
-    from lookalike.core import progress
-
-    progress.set_level(0)
+    set_level(0)
     folder = Path(tempfile.mkdtemp(prefix="lookalike-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     while True:
@@ -353,9 +345,7 @@ def _share_bytes(data: bytes | None) -> bytes:
 # --- starting processes ---
 
 
-def launch(
-    function: Callable[..., Any], count: int, *, backend: str = "gloo", minutes: float = 30, **arguments: Any
-) -> list[Any]:
+def launch(function: Callable[..., Any], count: int, **arguments: Any) -> list[Any]:
     """Run `function(**arguments)` in several processes that can communicate.
 
     They are local ones, or those of `together`, where this process is one of them and `folder`, the only argument,
@@ -364,8 +354,6 @@ def launch(
     Args:
         function: A function that can be imported by name.
         count: Number of processes.
-        backend: Backend of `torch.distributed`.
-        minutes: Timeout of a collective operation.
         **arguments: Arguments of the function; they and the results must be JSON.
 
     Returns:
@@ -383,13 +371,7 @@ def launch(
         return [_FOLLOWERS.work(function, **arguments)]
     with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
         folder_path = Path(folder)
-        plan = {
-            "function": _name(function),
-            "path": [str(p) for p in sys.path if p],
-            "arguments": arguments,
-            "backend": backend,
-            "minutes": minutes,
-        }
+        plan = {"function": _name(function), "path": [str(p) for p in sys.path if p], "arguments": arguments}
         write_json(folder_path / "plan.json", plan)
         each = str(max(1, threads() // count))
         environment = {**os.environ, "LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
@@ -494,15 +476,12 @@ def _child(folder: str, number: int, count: int) -> int:
     # `-m` runs this file as __main__; the module that everybody imports is another object.
     module: Any = importlib.import_module("lookalike.core.distributed")
     module._RANK, module._WORLD = _RANK, _WORLD = number, count
+    if number:  # the first process prints for all
+        set_level(0)
     answer: dict[str, Any]
     try:
-        dist.init_process_group(
-            plan["backend"],
-            init_method=(folder_path / "rendezvous").as_uri(),
-            rank=number,
-            world_size=count,
-            timeout=datetime.timedelta(minutes=plan["minutes"]),
-        )
+        meeting, timeout = (folder_path / "rendezvous").as_uri(), datetime.timedelta(minutes=30)
+        dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=count, timeout=timeout)
         answer = {"result": _named(plan["function"])(**plan["arguments"])}
     except LookalikeError as error:
         answer = {"error": str(error), "code": int(error.exit_code)}

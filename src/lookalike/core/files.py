@@ -34,8 +34,6 @@ FORMAT_VERSIONS: dict[str, int] = {
     "backup": 2,
     "adaptation": 1,
 }
-
-
 MAX_BYTES = 1_000_000_000  # of an image file
 MAX_TAR_READ = 16_000_000  # bytes that are read of a tar archive at once
 MAX_JSON = 200_000_000  # bytes of a JSON document
@@ -197,7 +195,7 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
 @contextlib.contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `path`; those that killed processes left are deleted first."""
-    remove_stale_parts(path)
+    _remove_stale(leftover_parts(path))
     part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
     handle = os.open(part, os.O_RDONLY) if os.name != "nt" else None
     if handle is not None:
@@ -216,11 +214,6 @@ def leftover_parts(path: str | Path) -> list[Path]:
     mine = re.compile(re.escape(f".{path.name[:64]}.") + r"\w+\.part")
     beside = path.parent.iterdir() if path.parent.is_dir() else ()
     return [part for part in beside if mine.fullmatch(part.name) and part.is_dir()]
-
-
-def remove_stale_parts(path: str | Path) -> None:
-    """Delete the temporary folders of `path` whose process was killed."""
-    _remove_stale(leftover_parts(path))
 
 
 def clean_folder(folder: Path) -> None:
@@ -448,11 +441,8 @@ def hash_bytes(*parts: bytes | str) -> str:
 
 def hash_file(path: str | Path) -> str:
     """Return the BLAKE2b hash of a file's contents, 16 bytes, as hex."""
-    digest = hashlib.blake2b(digest_size=16)
     with Path(path).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def checksum(path: str | Path) -> str:

@@ -39,9 +39,8 @@ def cache_home() -> Path:
     """Return the folder of all caches: below `LOOKALIKE_HOME`, or the platform's user cache folder."""
     if _TEMPORARY:
         return _TEMPORARY[-1]
-    chosen = os.environ.get("LOOKALIKE_HOME")
-    if chosen:
-        return Path(chosen).expanduser().absolute() / "cache"
+    if os.environ.get("LOOKALIKE_HOME"):
+        return home() / "cache"
     return Path(platformdirs.user_cache_dir("lookalike", False))
 
 
@@ -61,8 +60,7 @@ def indexes() -> Path:
 
 def cache(kind: str) -> Path:
     """Return the cache folder of one kind (`pixels`, `features`, `audits`, ...), created if needed."""
-    private_folder(cache_home())
-    return private_folder(cache_home() / kind)
+    return private_folder(private_folder(cache_home()) / kind)
 
 
 def runs() -> Path:

@@ -134,9 +134,9 @@ def import_openvino() -> Any:
     return importlib.import_module("openvino")
 
 
-def offline(name: str = "HF_HUB_OFFLINE") -> bool:
-    """Return whether downloads are off, as they are unless the user sets the variable `name` to 0."""
-    return os.environ.get(name, "1") not in ("0", "false", "no")
+def offline() -> bool:
+    """Return whether downloads are off, as they are unless the user sets `HF_HUB_OFFLINE` to 0."""
+    return os.environ.get("HF_HUB_OFFLINE", "1") not in ("0", "false", "no")
 
 
 def package_versions() -> dict[str, str]:

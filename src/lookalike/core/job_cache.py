@@ -59,11 +59,7 @@ class Jobs:
         return read_json(path, "job")["result"]  # read back: fresh and stored results are alike to the last digit
 
     def run_many(
-        self,
-        jobs: Mapping[str, Mapping[str, Any]],
-        function: Callable[..., Any],
-        *,
-        processes: int = 1,
+        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], *, processes: int = 1
     ) -> Iterator[tuple[str, Any]]:
         """Yield key and result of `function(**arguments)` for every job as it finishes.
 

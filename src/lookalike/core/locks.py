@@ -33,7 +33,7 @@ def _try(file: IO[bytes]) -> bool:
         return False
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("ab+")
@@ -42,7 +42,7 @@ def _opened(path: Path) -> IO[bytes]:
 @contextlib.contextmanager
 def wait_for_lock(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for the block, waiting for whoever holds it; for work that takes moments."""
-    file = _opened(Path(path))
+    file = _open(Path(path))
     try:
         while not _try(file):
             time.sleep(0.02)
@@ -62,14 +62,14 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
     Raises:
         Locked: Another process holds the lock.
     """
-    file = _opened(Path(path))
+    file = _open(Path(path))
     try:
         if not _try(file):
             file.seek(0)
             holder = file.read(200).decode("utf-8", "replace").strip()
             who = f" ({holder})" if holder else ""
             raise Locked(f"{what} is in use by another process{who}; wait for it to end, or stop it.")
-        with contextlib.suppress(OSError):  # on a full disk nobody is told who holds it
+        with contextlib.suppress(OSError):  # a full disk: the holder stays unknown
             file.truncate(0)
             program = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
             file.write(f"{program[:100]}, process {os.getpid()}".encode("utf-8", "replace"))

@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
-from typing import TextIO, TypeVar
+from typing import TypeVar
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
@@ -42,8 +42,7 @@ def for_terminal(text: str) -> str:
 
 def say(text: str, *, verbose: bool = False) -> None:
     """Print a message on stderr; it is never part of a result."""
-    needed = 2 if verbose else 1
-    if needed <= _LEVEL:
+    if verbose + 1 <= _LEVEL:
         print(for_terminal(text), file=sys.stderr, flush=True)
 
 
@@ -64,10 +63,6 @@ def warn(text: str) -> None:
     """Print a warning on stderr."""
     if _LEVEL >= 1 and not _SILENT.get():
         print(f"Warning: {for_terminal(text)}", file=sys.stderr, flush=True)
-
-
-def _terminal(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def _span(seconds: float) -> str:
@@ -113,7 +108,7 @@ class Progress:
         self.what, self.total, self.done, self.note = what, total, 0, ""
         self.stream = sys.stderr
         shown = shown and _LEVEL >= 1
-        self.bar = shown and _terminal(self.stream)
+        self.bar = shown and self.stream.isatty() and os.environ.get("TERM") != "dumb"
         self.seconds = _line_seconds() if shown and not self.bar else 0.0
         self.start, self.last, self.first = time.monotonic(), 0.0, 0
         self._counts: deque[tuple[float, int]] = deque()  # time and steps done, of the last minute
@@ -121,7 +116,7 @@ class Progress:
         self._lines: threading.Thread | None = None
 
     def __enter__(self) -> Progress:
-        self._tell()
+        self._notify()
         if self.bar:
             self.stream.write(self.text())
             self.stream.flush()
@@ -148,13 +143,13 @@ class Progress:
             self._counts.append((now, self.done))
             while len(self._counts) > 2 and self._counts[0][0] < now - 60:
                 self._counts.popleft()
-        self._tell()
+        self._notify()
         if self.bar and now - self.last >= 0.1:
             self.last = now
             self.stream.write("\r\x1b[K" + self.text())
             self.stream.flush()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if listener := _LISTENER.get():
             listener(self)
 
@@ -216,11 +211,9 @@ def _line_seconds() -> float:
         raise LookalikeError(f"LOOKALIKE_PROGRESS_SECONDS is `{chosen}`; it must be a number of seconds.") from None
 
 
-def track(items: Iterable[T], what: str, total: int | None = None, *, shown: bool = True) -> Iterator[T]:
+def track(items: Iterable[T], what: str, *, shown: bool = True) -> Iterator[T]:
     """Iterate over items with a progress bar."""
-    if total is None and isinstance(items, Sized):
-        total = len(items)
-    with Progress(what, total, shown=shown) as bar:
+    with Progress(what, len(items) if isinstance(items, Sized) else None, shown=shown) as bar:
         for item in items:
             yield item
             bar.advance()

@@ -154,12 +154,16 @@ class Grid(_Block):
         return self
 
 
-class Whisker(_Interval):
-    """One row of `Whiskers`: a value and its interval."""
+class Bar(_Part):
+    """One bar of `Bars`."""
 
     name: str
     value: float
     note: str = ""
+
+
+class Whisker(Bar, _Interval):
+    """One row of `Whiskers`: a value and its interval."""
 
 
 class Whiskers(_Block):
@@ -334,14 +338,6 @@ class Heat(_Block):
         return self
 
 
-class Bar(_Part):
-    """One bar of `Bars`."""
-
-    name: str
-    value: float
-    note: str = ""
-
-
 class Bars(_Block):
     """A bar chart."""
 
@@ -393,8 +389,8 @@ def log_lines(
     """
     series = []
     for key, name in names.items():
-        points = [(row["step"], row[key]) for row in log if key in row]
-        if points:
-            x, y = zip(*points, strict=True)
-            series.append(Series(name=name, x=list(x), y=list(y), dashed=key in dashed))
+        rows = [row for row in log if key in row]
+        if rows:
+            x, y = ([row[column] for row in rows] for column in ("step", key))
+            series.append(Series(name=name, x=x, y=y, dashed=key in dashed))
     return Lines(x_label="step", y_label=label, series=series, title=title, note=note)

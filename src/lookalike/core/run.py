@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -12,22 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from lookalike.core import distributed, folders
+from lookalike.core import distributed, files, folders
 from lookalike.core.errors import Exit, LookalikeError
-from lookalike.core.files import (
-    MAX_JSON,
-    atomic_folder,
-    check_format,
-    clean_folder,
-    disk_errors,
-    hash_bytes,
-    read_bytes,
-    read_json,
-    stamp,
-    to_json,
-    write_bytes,
-    write_json,
-)
 from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
@@ -61,7 +48,7 @@ class Run:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        self.info = check_format("run", read_json(self.path / MARK, "run"), self.path)
+        self.info = files.check_format("run", files.read_json(self.path / MARK, "run"), self.path)
 
     @classmethod
     def create(
@@ -82,17 +69,16 @@ class Run:
         """
         if path is None:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
-            path, count = base, 1
-            while path.exists():
-                count += 1
-                path = base.with_name(f"{base.name}-{count}")
+            others = (base.with_name(f"{base.name}-{count}") for count in itertools.count(2))
+            path = next(path for path in itertools.chain([base], others) if not path.exists())
         path = Path(path).absolute()
         cls.check_available(path)
         # An existing empty folder is not replaced: a shell may stand in it.
-        with contextlib.nullcontext(path) if path.exists() else atomic_folder(path) as part:
+        with contextlib.nullcontext(path) if path.exists() else files.atomic_folder(path) as part:
             (part / UNMADE).touch()
             write_yaml(part / "config.yaml", config)
-            write_json(part / MARK, stamp("run", {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}))
+            about = {"method": method, "created": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            files.write_json(part / MARK, files.stamp("run", about))
             fill(cls(part))
             (part / UNMADE).unlink()
         return cls(path)
@@ -156,59 +142,54 @@ class Run:
         """Hold the run's lock: one process at a time works on a run."""
         folders.refuse_network_drive(self.path, "a run's lock")
         with hold(self.path / ".lock", f"The run `{self.path}`"):
-            clean_folder(self.path)
+            files.clean_folder(self.path)
             yield
 
     def log(self, **values: Any) -> None:
         """Append a line to `log.jsonl`."""
-        line = json.dumps(values, default=to_json, ensure_ascii=False)
-        with disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
+        line = json.dumps(values, default=files.to_json, ensure_ascii=False)
+        with files.disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def truncate_log(self, step: int) -> None:
         """Drop the lines after `step` and a partial last one, which a resumed run will write again."""
         rows = [row for row in self.read_log() if row.get("step", 0) <= step]
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_bytes(self.path / "log.jsonl", text.encode())
+        files.write_bytes(self.path / "log.jsonl", text.encode())
 
     def read_log(self) -> list[dict[str, Any]]:
         path = self.path / "log.jsonl"
-        rows: list[dict[str, Any]] = []
-        if path.exists():
-            for line in read_bytes(path, limit=MAX_JSON).splitlines():
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    break  # the line a kill tore; everything before it is whole
-                if isinstance(row, dict):
-                    rows.append(row)
-        return rows
+        rows: list[Any] = []
+        with contextlib.suppress(ValueError, RecursionError):  # a line that a kill tore; all before it are whole
+            text = files.read_bytes(path, limit=files.MAX_JSON) if path.exists() else b""
+            rows.extend(map(json.loads, text.splitlines()))
+        return [row for row in rows if isinstance(row, dict)]
 
     def write_section(self, name: str, section: Any) -> None:
         """Store a section of the report (`core/report_blocks.py`)."""
         document = section.model_dump(mode="json") if hasattr(section, "model_dump") else section
-        write_json(self.path / "sections" / f"{name}.json", document)
+        files.write_json(self.path / "sections" / f"{name}.json", document)
 
     def read_sections(self) -> dict[str, Any]:
         folder = self.path / "sections"
-        return {p.stem: read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
+        return {p.stem: files.read_json(p, "section") for p in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
 
     def store_image(self, jpeg: bytes) -> str:
         """Store a thumbnail for the report once and return the name that sections refer to."""
-        name = f"{hash_bytes(jpeg)}.jpg"
+        name = f"{files.hash_bytes(jpeg)}.jpg"
         path = self.path / "sections" / "images" / name
         if not path.exists():
-            write_bytes(path, jpeg)
+            files.write_bytes(path, jpeg)
         return name
 
     def write_result(self, **values: Any) -> None:
         """Merge values into `result.json`."""
-        write_json(self.path / "result.json", {**self.result, **values})
+        files.write_json(self.path / "result.json", {**self.result, **values})
 
     @property
     def result(self) -> dict[str, Any]:
         path = self.path / "result.json"
-        document = read_json(path, "result") if path.exists() else {}
+        document = files.read_json(path, "result") if path.exists() else {}
         if not isinstance(document, dict):
             raise LookalikeError(f"The result `{path}` is damaged: it does not hold names and values.")
         return document

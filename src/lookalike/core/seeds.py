@@ -28,6 +28,11 @@ def numpy_rng(seed: int, *names: object) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive(seed, *names)))
 
 
+def sample_rows(rows: np.ndarray, count: int, seed: int, *names: object) -> np.ndarray:
+    """Return the rows themselves, or a sorted random sample of `count` if there are more."""
+    return rows if len(rows) <= count else np.sort(numpy_rng(seed, *names).choice(rows, count, replace=False))
+
+
 def torch_rng(seed: int, *names: object) -> torch.Generator:
     """Return the torch generator of a seed and names."""
     import torch

@@ -37,16 +37,12 @@ class Settings(pydantic.BaseModel):
 
 
 def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pydantic.BaseModel] | None:
-    current: Any = model
+    current: type[pydantic.BaseModel] | None = model
     for name in path:
-        field = getattr(current, "model_fields", {}).get(name)
-        if field is None:
-            return None
-        options = [field.annotation, *typing.get_args(field.annotation)]
+        annotation = current.model_fields[name].annotation if current and name in current.model_fields else None
+        options = [annotation, *typing.get_args(annotation)]
         current = next((o for o in options if isinstance(o, type) and issubclass(o, pydantic.BaseModel)), None)
-        if current is None:
-            return None
-    return typing.cast("type[pydantic.BaseModel]", current)
+    return current
 
 
 def _dotted_names(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[str]:
@@ -130,10 +126,8 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for layer in layers:
         for name, value in layer.items():
-            if isinstance(value, Mapping) and isinstance(out.get(name), Mapping):
-                out[name] = merge(out[name], value)
-            else:
-                out[name] = value
+            nested = isinstance(value, Mapping) and isinstance(out.get(name), Mapping)
+            out[name] = merge(out[name], value) if nested else value
     return out
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -73,6 +73,11 @@ class PairedDifference:
     def worse(self) -> bool:
         """Whether b is worse: the whole interval is below 0."""
         return self.high < 0
+
+    @property
+    def tone(self) -> Literal["better", "same", "worse"]:
+        """How b compares with a, in a word."""
+        return "better" if self.better else "worse" if self.worse else "same"
 
 
 def bootstrap_interval(

@@ -8,12 +8,12 @@ curve over that index gives the probability (docs/design/evaluation.md). Pairs a
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.seeds import numpy_rng
+from lookalike.core.seeds import numpy_rng, sample_rows
 from lookalike.evaluation.arrays import Bools, Doubles, Ints, as_codes, as_index, as_unit_rows, pair_scores
 from lookalike.evaluation.bootstrap import bootstrap_interval, wilson_interval
 from lookalike.evaluation.neighbors import top_k
@@ -99,18 +99,13 @@ class Calibration:
         return out
 
 
-@dataclass(frozen=True)
-class HitPairs:
+class HitPairs(NamedTuple):
     """Pairs of a query and one of its hits."""
 
     scores: Doubles  # (queries, hits), best first; −inf where there are fewer hits
     same: Bools  # whether the hit shows the same thing
     level: Doubles  # of each query's neighborhood
     groups: Ints  # class of each query: classes are resampled and held out as a whole
-
-    def select(self, queries: Bools) -> HitPairs:
-        """The pairs of some of the queries."""
-        return HitPairs(self.scores[queries], self.same[queries], self.level[queries], self.groups[queries])
 
 
 def hit_pairs(
@@ -212,9 +207,7 @@ def labels_are_albums(embeddings: Any, labels: Any, *, ids: Any = None, hits: in
         True
     """
     codes = as_codes(labels, len(embeddings))
-    labeled = np.flatnonzero(codes >= 0)
-    if len(labeled) > 2000:
-        labeled = np.sort(numpy_rng(seed, "label agreement").choice(labeled, 2000, replace=False))
+    labeled = sample_rows(np.flatnonzero(codes >= 0), 2000, seed, "label agreement")
     pairs = hit_pairs(embeddings, codes, query=labeled, ids=ids, hits=hits, neighbors=hits)
     precision = float(pairs.same.sum() / max(1, np.isfinite(pairs.scores).sum()))
     sizes = np.unique(codes[codes >= 0], return_counts=True)[1]
@@ -239,17 +232,11 @@ def _fit(pairs: HitPairs, neighbors: int, draws: int, seed: int) -> Calibration:
     knots = np.bincount(bins, index, len(counts)) / np.maximum(counts, 1)
     curves = _resampled_curves(bins, same, groups, len(counts), draws, seed)[:, counts > 0]
     levels = pairs.level[valid.any(axis=1)]
-    return Calibration(
-        tuple(float(w) for w in weights),  # type: ignore[arg-type]
-        neighbors,
-        knots[counts > 0].tolist(),
-        curves[0].tolist(),
-        np.minimum(np.quantile(curves[1:], 0.025, axis=0), curves[0]).tolist(),
-        np.maximum(np.quantile(curves[1:], 0.975, axis=0), curves[0]).tolist(),
-        (float(np.quantile(levels, 0.01)), float(np.quantile(levels, 0.99))),
-        int(same.sum()),
-        len(same),
-    )
+    low, high = np.quantile(curves[1:], [0.025, 0.975], axis=0)
+    lists = (knots[counts > 0], curves[0], np.minimum(low, curves[0]), np.maximum(high, curves[0]))
+    neighborhood = tuple(np.quantile(levels, [0.01, 0.99]).tolist())
+    fitted: tuple[Any, ...] = (tuple(weights.tolist()), neighbors, *(values.tolist() for values in lists), neighborhood)
+    return Calibration(*fitted, int(same.sum()), len(same))
 
 
 def _logistic_regression(features: Doubles, same: Bools) -> Doubles:
@@ -313,7 +300,7 @@ def cross_validate(
         valid = np.isfinite(pairs.scores[~held_out])
         if not held_out.any() or not 0 < int(pairs.same[~held_out].sum()) < valid.sum():
             continue
-        fitted = _fit(pairs.select(~held_out), neighbors, draws, seed)
+        fitted = _fit(HitPairs._make(values[~held_out] for values in pairs), neighbors, draws, seed)
         valid = np.isfinite(pairs.scores[held_out])
         scores = np.where(valid, pairs.scores[held_out], 0.0)
         predicted = fitted.probability(scores, np.where(valid.any(axis=1), pairs.level[held_out], 0))
@@ -348,8 +335,8 @@ def _ece_interval(gap: Doubles, place: Ints, groups: Ints, seed: int, draws: int
     gaps = np.bincount(codes * bins + place, gap, classes * bins).reshape(classes, bins)
     samples = numpy_rng(seed, "calibration error").multinomial(classes, np.full(classes, 1 / classes), size=draws)
     errors = np.abs(samples @ gaps).sum(axis=1) / (samples @ np.bincount(codes))
-    low, high = np.quantile(errors, [0.025, 0.975])
-    return float(low), float(high)
+    low, high = np.quantile(errors, [0.025, 0.975]).tolist()
+    return low, high
 
 
 def _verdict_errors(p: Doubles, low: Doubles, same: Bools, groups: Ints, seed: int) -> dict[str, Any]:
@@ -360,12 +347,9 @@ def _verdict_errors(p: Doubles, low: Doubles, same: Bools, groups: Ints, seed: i
     hits = {v: _error_rate(~truth[verdicts == v], classes[verdicts == v], seed) for v in HIT_VERDICTS}
     some = valid[:, 0] if p.shape[1] else np.zeros(len(p), bool)
     verdicts = np.array([query_verdict(a, b) for a, b in zip(p[some, 0], low[some, 0], strict=True)])
-    queries = {}
-    for verdict in QUERY_VERDICTS:
-        chosen = verdicts == verdict
-        # "No good match" is wrong if the best hit showed the same thing after all.
-        wrong = same[some, 0][chosen] if verdict == QUERY_VERDICTS[2] else ~same[some, 0][chosen]
-        queries[verdict] = _error_rate(wrong, groups[some][chosen], seed)
+    # "No good match" is wrong if the best hit showed the same thing after all.
+    wrong = same[some, 0] == (verdicts == QUERY_VERDICTS[2])
+    queries = {v: _error_rate(wrong[verdicts == v], groups[some][verdicts == v], seed) for v in QUERY_VERDICTS}
     return {"hits": hits, "queries": queries}
 
 

@@ -11,19 +11,10 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.report_blocks import number
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation import probes
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints, as_common_codes, as_rows
 from lookalike.evaluation.bootstrap import Interval, bootstrap_interval
 from lookalike.evaluation.neighbors import top_k
-from lookalike.evaluation.probes import (
-    FEW_LABELS,
-    LINEAR,
-    FineTuneResult,
-    fine_tune,
-    hold_out_fifth,
-    linear_probe,
-    linear_svm,
-    low_shot_svm,
-)
 from lookalike.evaluation.verdicts import interval_text
 
 if TYPE_CHECKING:
@@ -122,9 +113,8 @@ def retriever_knn(vectors: Any, labels: Ints, train: Bools, test: Bools, *, seed
     References:
         The T3AR paper, supplement, table 5.
     """
-    rows = np.flatnonzero(train)
-    order = numpy_rng(seed, "choice of k").permutation(rows)
-    aside, rest = order[: max(1, len(rows) // 10)], order[max(1, len(rows) // 10) :]
+    order = numpy_rng(seed, "choice of k").permutation(np.flatnonzero(train))
+    aside, rest = np.split(order, [max(1, len(order) // 10)])
     if not len(rest):
         raise LookalikeError("Scoring a retriever needs at least 2 train images.")
     counts = [k for k in RETRIEVER_COUNTS if k <= len(rest)]
@@ -145,13 +135,13 @@ class Classification:
 
     train: int  # number of images
     test: int
-    knn: Interval | None  # by 20 neighbors
-    probe: Interval | None
+    knn: Interval | None = None  # by 20 neighbors
+    probe: Interval | None = None
     retriever: RetrieverKnn | None = None
     knn_at: dict[int, float] = field(default_factory=dict)  # by number of neighbors
     svm: float | None = None  # mAP
     low_shot: dict[int, float] = field(default_factory=dict)  # mAP by number of positives of each class
-    fine_tuned: list[FineTuneResult] = field(default_factory=list)
+    fine_tuned: list[probes.FineTuneResult] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -195,7 +185,7 @@ def classification_split(table: Table, labels: Ints, evaluated: Bools, *, seed: 
             return train, test
     labeled &= evaluated
     test = np.zeros(len(table), bool)
-    test[labeled] = hold_out_fifth(labels[labeled], seed)
+    test[labeled] = probes.hold_out_fifth(labels[labeled], seed)
     if not test.any():
         raise LookalikeError("k-NN and the linear probe need classes with at least 3 images, or a split `train`.")
     return labeled & ~test, test
@@ -215,29 +205,28 @@ def classify(
     seed: int = 0,
 ) -> Classification:
     """Classify the test rows by the train rows, in the requested ways."""
-    sides = (vectors[train], labels[train], vectors[test], labels[test])
-    knn_interval = probe_interval = svm_map = None
-    knn_at: dict[int, float] = {}
-    low_shot: dict[int, float] = {}
+    sides, truth = (vectors[train], labels[train], vectors[test], labels[test]), labels[test]
+    out: dict[str, Any] = {}
     if knn:
         result = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
-        knn_at = result.accuracy
-        knn_interval = bootstrap_interval(result.predicted[KNN_NEIGHBORS] == labels[test], groups=labels[test])
+        interval = bootstrap_interval(result.predicted[KNN_NEIGHBORS] == truth, groups=truth)
+        out |= {"knn": interval, "knn_at": result.accuracy}
     if probe:
-        probe_interval = bootstrap_interval(linear_probe(*sides, seed=seed).correct, groups=labels[test])
-    retriever_result = retriever_knn(vectors, labels, train, test, seed=seed) if retriever else None
+        out["probe"] = bootstrap_interval(probes.linear_probe(*sides, seed=seed).correct, groups=truth)
+    if retriever:
+        out["retriever"] = retriever_knn(vectors, labels, train, test, seed=seed)
     if svm:
         matrix = labels[:, None] == np.unique(labels[train]) if members is None else members
         both = (vectors[train], matrix[train], vectors[test], matrix[test])
-        svm_map, low_shot = linear_svm(*both, seed=seed).map, low_shot_svm(*both, seed=seed)
-    counts = int(train.sum()), int(test.sum())
-    return Classification(*counts, knn_interval, probe_interval, retriever_result, knn_at, svm_map, low_shot)
+        mean_precision = float(np.mean(list(probes.linear_svm(*both, seed=seed).values())))
+        out |= {"svm": mean_precision, "low_shot": probes.low_shot_svm(*both, seed=seed)}
+    return Classification(int(train.sum()), int(test.sum()), **out)
 
 
 def fine_tune_all(
     model: Embedder, table: Table, labels: Ints, train: Bools, test: Bools, *, linear: bool, few_labels: bool, seed: int
-) -> list[FineTuneResult]:
+) -> list[probes.FineTuneResult]:
     """Classify the test images after training on random crops of the train images."""
     sides = (model, table.take(train), labels[train], table.take(test), labels[test])
-    plans = [(1.0, LINEAR)] * linear + [(fraction, FEW_LABELS) for fraction in LABEL_FRACTIONS] * few_labels
-    return [fine_tune(*sides, fraction=fraction, schedule=schedule, seed=seed) for fraction, schedule in plans]
+    plans = [(1.0, probes.LINEAR)] * linear + [(part, probes.FEW_LABELS) for part in LABEL_FRACTIONS] * few_labels
+    return [probes.fine_tune(*sides, fraction=fraction, schedule=schedule, seed=seed) for fraction, schedule in plans]

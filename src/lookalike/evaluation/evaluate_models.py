@@ -113,9 +113,8 @@ def evaluate(
     hint = f" {left_out:,} images that trained a model are left out; --all includes them." if left_out else ""
     table, labels, names = _labels(table, leave_out_copies, hint)
     if single_label and labels.ndim > 1:
-        raise LookalikeError(
-            f"The images of `{table.name}` have several labels: k-NN, the probe and fine-tuning need one each."
-        )
+        reason = "k-NN, the probe and fine-tuning need one each"
+        raise LookalikeError(f"The images of `{table.name}` have several labels: {reason}.")
     models = [_embedder(source, device, weights if n == len(sources) - 1 else None) for n, source in enumerate(sources)]
     model_names = [str(one.name) for one in models]
     if len(set(model_names)) < len(models):
@@ -144,10 +143,10 @@ def evaluate(
         codes = labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
         train, test = classification_split(table, codes, evaluated, seed=seed)
         how = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
-        tuning: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
         for n, one in enumerate(models):
             result = classify(vectors[n], codes, train, test, seed=seed, **how)
-            result.fine_tuned.extend(fine_tune_all(one, table, codes, train, test, **tuning))
+            plan: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
+            result.fine_tuned.extend(fine_tune_all(one, table, codes, train, test, **plan))
             classifications[n] = result
     if not evaluated.all():
         table, labels, vectors = table.take(evaluated), labels[evaluated], [rows[evaluated] for rows in vectors]
@@ -156,10 +155,9 @@ def evaluate(
     ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: Evaluation | None = None
     single = labels.ndim == 1
-    for name, images, rows, classification in zip(model_names, known, vectors, classifications, strict=True):
-        metrics = retrieval_metrics(
-            rows, labels, query=query, gallery=gallery, coarse=coarse, ids=ids, recall_at=recall_at, top=top
-        )
+    sides: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids}
+    for name, trained_on, rows, classification in zip(model_names, known, vectors, classifications, strict=True):
+        metrics = retrieval_metrics(rows, labels, **sides, coarse=coarse, recall_at=recall_at, top=top)
         if not len(metrics.query_index):
             raise LookalikeError(
                 f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 "
@@ -167,26 +165,21 @@ def evaluate(
             )
         fitted, reason, note = None, "", ""
         if calibration and single:
-            fitted, reason = calibrate(rows, labels, query=query, gallery=gallery, ids=ids, seed=seed)
-            note = overlap_note(images, table.take(metrics.query_index))
-        done = Evaluation(
-            table,
-            EvaluatedModel(name, rows, metrics, fitted, reason, note),
-            labels,
-            names,
-            mode,
-            as_index(gallery, len(table), "gallery"),
-            ids,
-            _verify(rows, labels, ids, seed) if verification and single else None,
-            clustering.nmi(rows, labels, seed=seed) if nmi and single else None,
-            classification,
-            encoded[-1][1],
-            done,
-            overlap,
-        )
+            fitted, reason = calibrate(rows, labels, **sides, seed=seed)
+            note = overlap_note(trained_on, table.take(metrics.query_index))
+        images = (labels, names, mode, as_index(gallery, len(table), "gallery"), ids)
+        pairs = _verify(rows, labels, ids, seed) if verification and single else None
+        agreement = clustering.nmi(rows, labels, seed=seed) if nmi and single else None
+        measured = (pairs, agreement, classification, encoded[-1][1], done, overlap)
+        done = Evaluation(table, EvaluatedModel(name, rows, metrics, fitted, reason, note), *images, *measured)
     assert done is not None
     if out is not None:
-        _write_run(done, Path(out), seed)
+        run = Run.create("evaluate", {"data": table.name, "model": done.model.name, "seed": seed}, path=out)
+        with run.removed_if_failed():
+            for name, section in done.sections(run, seed=seed).items():
+                run.write_section(name, section)
+            done.write_queries(run.path / "queries.csv")
+            run.write_result(**done.to_json())
     return done
 
 
@@ -324,13 +317,3 @@ def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verificat
     if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
         return None
     return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
-
-
-def _write_run(evaluation: Evaluation, out: Path, seed: int) -> None:
-    about = {"data": evaluation.table.name, "model": evaluation.model.name, "seed": seed}
-    run = Run.create("evaluate", about, path=out)
-    with run.removed_if_failed():
-        for name, section in evaluation.sections(run, seed=seed).items():
-            run.write_section(name, section)
-        evaluation.write_queries(run.path / "queries.csv")
-        run.write_result(**evaluation.to_json())

@@ -121,23 +121,14 @@ def _logistic_regression(x: Floats, codes: Ints, weight_decay: float, iterations
         return model.fit(x, codes)
 
 
-@dataclass(frozen=True)
-class SvmResult:
-    """Average precision by class; classes without a positive image on either side are left out."""
-
-    precision: dict[int, float]
-
-    @property
-    def map(self) -> float:
-        """Mean average precision."""
-        return float(np.mean(list(self.precision.values())))
-
-
-def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> SvmResult:
+def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> dict[int, float]:
     """Fit one-vs-rest linear SVMs on unit features and measure their average precision, as is usual for VOC07.
 
     Squared hinge loss, C = 0.5, positives weigh twice as much, as in the evaluation the CARP authors use. Members are
     boolean matrices (rows, classes): an image may belong to several.
+
+    Returns:
+        Average precision by class; classes without a positive image on either side are left out.
     """
     from sklearn.svm import LinearSVC
 
@@ -153,7 +144,7 @@ def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, 
         precision[code] = average_precision(machine.decision_function(queries), truth[:, code])
     if not precision:
         raise LookalikeError("An SVM needs a class with images on both sides, and images that are not of it.")
-    return SvmResult(precision)
+    return precision
 
 
 def low_shot_svm(
@@ -168,7 +159,8 @@ def low_shot_svm(
             rng = numpy_rng(seed, "low shot", count, draw)
             chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
             some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
-            values.append(linear_svm(rows[some], members[some], test, test_members, seed=seed).map)
+            precision = linear_svm(rows[some], members[some], test, test_members, seed=seed)
+            values.append(np.mean(list(precision.values())))
         out[count] = float(np.mean(values))
     return out
 
@@ -256,10 +248,8 @@ def fine_tune(
     optimizer = torch.optim.SGD(groups, momentum=MOMENTUM)
     pre = network.preprocess
     view, pixels = RandomView(pre, scale=(0.08, 1.0)), PixelCache(train.take(rows), round(pre.size / pre.crop))
+    steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, schedule.milestones, schedule.gamma)
     for epoch in range(schedule.epochs):
-        if epoch in schedule.milestones:
-            for group in optimizer.param_groups:
-                group["lr"] *= schedule.gamma
         order = numpy_rng(seed, "order", epoch).permutation(len(rows))
         for start in range(0, len(order), BATCH_SIZE):
             part = order[start : start + BATCH_SIZE]
@@ -269,6 +259,7 @@ def fine_tune(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        steps.step()
     labeled = test_labels >= 0
     features = torch.from_numpy(network.features(test.take(labeled), runtime="torch")).to(network.device)
     predicted = layer(features).topk(min(5, len(classes)), dim=1).indices.cpu().numpy()

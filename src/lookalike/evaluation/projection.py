@@ -16,7 +16,7 @@ import numpy as np
 from scipy import fft, sparse
 
 from lookalike.core.device import threads
-from lookalike.core.seeds import numpy_rng
+from lookalike.core.seeds import numpy_rng, sample_rows
 from lookalike.evaluation.arrays import Doubles, Floats, Ints, as_rows
 from lookalike.evaluation.clustering import kmeans
 from lookalike.evaluation.neighbors import top_k, top_k_scores
@@ -109,7 +109,7 @@ def neighbor_preservation(rows: Floats, places: Doubles) -> tuple[float, float]:
     n = len(rows)
     if n < 3:
         return 1.0, 1.0
-    sample = np.arange(n) if n <= JUDGED else np.sort(numpy_rng(0, "map judged").choice(n, JUDGED, replace=False))
+    sample = sample_rows(np.arange(n), JUDGED, 0, "map judged")
     near = min(NEAR, n - 1)
     _, true = top_k(rows[sample], rows, near, exclude=sample)
     # |a−b|² = |a|² + |b|² − 2ab: with −|b|²/2 as a further column of b, the nearest have the largest product.
@@ -117,9 +117,8 @@ def neighbor_preservation(rows: Floats, places: Doubles) -> tuple[float, float]:
     squares = np.square(flat).sum(axis=1, keepdims=True)
     left, right = np.hstack([flat, np.ones_like(squares)]), np.hstack([flat, -squares / 2])
     _, drawn = top_k(left[sample], right, min(WIDE, n - 1), exclude=sample)
-    narrow = np.mean([len(np.intersect1d(a, b[:near])) for a, b in zip(true, drawn, strict=True)]) / near
-    wide = np.mean([len(np.intersect1d(a, b)) for a, b in zip(true, drawn, strict=True)]) / near
-    return float(narrow), float(wide)
+    same = true[:, :, None] == drawn[:, None, :]
+    return float(same[..., :near].any(2).mean()), float(same.any(2).mean())
 
 
 def tsne(
@@ -148,14 +147,12 @@ def tsne(
 
     graph = neighbor_graph(rows, NEIGHBORS, seed)
     advance(100)
-    y = np.array(start, dtype=np.float64)
+    p, y, iterations = affinities(graph), np.array(start, dtype=np.float64), FULL if many else LATE
     if many:
         y = _from_landmarks(rows, y, graph, seed, lambda: advance(LANDMARKS / n))
-        return descend(affinities(graph), y, FULL, tick=lambda: advance(1))
-    p = affinities(graph)
-    if not warm:
+    elif not warm:
         y = _exaggerated(p, y, lambda: advance(1))
-    return descend(p, y, LATE, tick=lambda: advance(1))
+    return descend(p, y, iterations, tick=lambda: advance(1))
 
 
 def _exaggerated(p: Any, y: Doubles, tick: Callable[[], None]) -> Doubles:

@@ -17,6 +17,7 @@ from lookalike.core import report_blocks as s
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import Table, thumbnail
+from lookalike.evaluation import verdicts
 from lookalike.evaluation.arrays import Floats, Ints
 from lookalike.evaluation.bootstrap import Interval, PairedDifference, bootstrap_interval, paired_test, wilson_interval
 from lookalike.evaluation.calibration import Calibration
@@ -24,14 +25,6 @@ from lookalike.evaluation.classification import RetrieverKnn
 from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.evaluation.projection import project
 from lookalike.evaluation.retrieval import RetrievalResult
-from lookalike.evaluation.verdicts import (
-    HIT_VERDICTS,
-    QUERY_VERDICTS,
-    comparison_verdict,
-    evaluation_verdict,
-    metric_name,
-    training_verdict,
-)
 from lookalike.evaluation.verification import Verification
 
 HITS_SHOWN = 5
@@ -93,7 +86,7 @@ class ReportImages:
         values, columns = top_k_scores(np.where(out, -np.inf, scores)[None], min(count, int((~out).sum())))
         return self.gallery[columns[0]], values[0]
 
-    def hit_list(self, model: EvaluatedModel, query: int, name: str = "") -> s.HitList:
+    def hit_list(self, model: EvaluatedModel, query: int) -> s.HitList:
         """The first hits, right or wrong, with probabilities where the model has a calibration."""
         depth = HITS_SHOWN if model.calibration is None else max(HITS_SHOWN, model.calibration.neighbors)
         rows, scores = self.best_rows(model, query, depth)
@@ -102,7 +95,7 @@ class ReportImages:
             probabilities = model.calibration.probability(scores)[0].tolist()
         best = zip(rows[:HITS_SHOWN], scores, probabilities, strict=False)
         hits = [self.hit(int(row), query, float(score), probability) for row, score, probability in best]
-        return s.HitList(name=name or model.name, hits=hits)
+        return s.HitList(name=model.name, hits=hits)
 
     def hit(self, row: int, query: int, score: float, probability: float | None = None) -> s.Hit:
         right = bool(self.labels[row] == self.labels[query])
@@ -132,21 +125,17 @@ def differences(before: EvaluatedModel, after: EvaluatedModel) -> dict[str, Pair
     }
 
 
-def _value(change: PairedDifference) -> s.Value:
-    return s.Value(value=change.difference, low=change.low, high=change.high, signed=True)
-
-
 def verdict(
     before: EvaluatedModel, after: EvaluatedModel | None = None, *, use_trained: bool | None = None, line: str = ""
 ) -> s.Verdict:
     """Judge one model, two of them, or a training run (``use_trained``: the trained model is its result)."""
     value, count = before.intervals["recall@1"], len(before.result.query_index)
     if after is None:
-        return evaluation_verdict(value, count, line)
+        return verdicts.evaluation_verdict(value, count, line)
     now, change = after.intervals["recall@1"], differences(before, after)["recall@1"]
     if use_trained is None:
-        return comparison_verdict(before.name, after.name, value, now, change, count, line)
-    return training_verdict(value, now, change, count, use_trained=use_trained, line=line)
+        return verdicts.comparison_verdict(before.name, after.name, value, now, change, count, line)
+    return verdicts.training_verdict(value, now, change, count, use_trained=use_trained, line=line)
 
 
 def verdict_section(block: s.Verdict) -> s.Section:
@@ -159,7 +148,7 @@ def table_section(models: Sequence[EvaluatedModel]) -> s.Section:
     intervals = [model.intervals for model in models]
     keys = [key for key in intervals[0] if all(key in m for m in intervals)]
     columns = ["metric", *(model.name for model in models)]
-    rows: list[list[s.Cell]] = [[metric_name(k), *(s.Value.of(m[k]) for m in intervals)] for k in keys]
+    rows: list[list[s.Cell]] = [[verdicts.metric_name(k), *(s.Value.of(m[k]) for m in intervals)] for k in keys]
     note = f"{len(models[0].result.query_index):,} queries; 95 % intervals, whole classes resampled."
     if any(key.endswith("_authors") for key in keys):
         note += " (ooDML): as that paper's authors compute it, to compare with published tables."
@@ -168,7 +157,8 @@ def table_section(models: Sequence[EvaluatedModel]) -> s.Section:
         changes, whisker = differences(models[0], models[-1]), "difference"
         columns += ["difference", "p"]
         for key, row in zip(keys, rows, strict=True):
-            row += [_value(changes[key]), changes[key].p]
+            change = changes[key]
+            row += [s.Value(value=change.difference, low=change.low, high=change.high, signed=True), change.p]
         label = f"{models[-1].name} − {models[0].name}"
         note += f" The difference is {label}, paired by query; p by flipping the signs of classes."
     grid = s.Grid(columns=columns, rows=rows, whisker=whisker, note=note)
@@ -214,9 +204,9 @@ def _at_most_two_of_each(order: Ints, labels: Ints, count: int) -> Ints:
     """The first of an order with at most two of a class: twelve images of one bad class show no more than two."""
     seen: Counter[int] = Counter()
     chosen: list[int] = []
-    for position in order.tolist():
-        seen[int(labels[position])] += 1
-        if seen[int(labels[position])] <= 2:
+    for position, label in zip(order.tolist(), labels[order].tolist(), strict=True):
+        seen[label] += 1
+        if seen[label] <= 2:
             chosen.append(position)
     return np.array(chosen[:count], dtype=np.int64)
 
@@ -230,8 +220,8 @@ def calibration_section(model: EvaluatedModel) -> s.Section:
         return s.Section(title="Calibration", order=s.CALIBRATION, blocks=[s.Text(text=text)])
     checked = calibration.checked
     rows: list[list[s.Cell]] = []
-    for kind, verdicts in (("queries", QUERY_VERDICTS), ("hits", HIT_VERDICTS)):
-        for verdict in verdicts:
+    for kind, names in (("queries", verdicts.QUERY_VERDICTS), ("hits", verdicts.HIT_VERDICTS)):
+        for verdict in names:
             count, *wrong = (checked[kind][verdict][key] for key in ("count", "wrong", "low", "high"))
             value, low, high = (None if v is None else 100 * v for v in wrong)
             shown = None if value is None else s.Value(value=value, low=low, high=high, digits=1, unit="%")
@@ -241,16 +231,11 @@ def calibration_section(model: EvaluatedModel) -> s.Section:
         "them showing the same thing; checked on classes held out from the fit."
     ) + f" {model.note}" * bool(model.note)
     ece = s.Value(value=checked["ece"], low=checked["ece_low"], high=checked["ece_high"])
-    blocks: list[s.Block] = [
-        s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=ece, note=note),
-        s.Grid(
-            title="How often each verdict was wrong",
-            columns=["of", "verdict", "count", "wrong"],
-            rows=rows,
-            note="“No good match” is wrong if the best hit showed the same thing after all.",
-        ),
-    ]
-    return s.Section(title="Calibration", order=s.CALIBRATION, blocks=blocks)
+    diagram = s.Reliability(bins=[s.Bin(**row) for row in checked["bins"]], ece=ece, note=note)
+    title, columns = "How often each verdict was wrong", ["of", "verdict", "count", "wrong"]
+    note = "“No good match” is wrong if the best hit showed the same thing after all."
+    grid = s.Grid(title=title, columns=columns, rows=rows, note=note)
+    return s.Section(title="Calibration", order=s.CALIBRATION, blocks=[diagram, grid])
 
 
 def class_changes_section(before: EvaluatedModel, after: EvaluatedModel, names: Sequence[str]) -> s.Section:
@@ -270,10 +255,8 @@ def classes_section(model: EvaluatedModel, names: Sequence[str]) -> s.Section:
     """List the metrics of single classes, the worst first."""
     each, keys = model.result.per_class(), ("recall@1", "map@r", "r_precision")
     order = sorted((code for code in each if code >= 0), key=lambda code: (each[code]["recall@1"], names[code]))
-    rows: list[list[s.Cell]] = [
-        [names[c], int(each[c]["count"]), *(each[c][key] for key in keys)] for c in order[:CLASSES]
-    ]
-    columns = ["class", "queries", *map(metric_name, keys)]
+    rows: list[list[s.Cell]] = [[names[c], int(each[c]["count"]), *(each[c][k] for k in keys)] for c in order[:CLASSES]]
+    columns = ["class", "queries", *map(verdicts.metric_name, keys)]
     note = f"The {CLASSES} worst of {len(order):,}; `result.json` has them all." if len(order) > CLASSES else ""
     return s.Section(title="Per class", order=s.CLASSES, blocks=[s.Grid(columns=columns, rows=rows, note=note)])
 
@@ -281,17 +264,15 @@ def classes_section(model: EvaluatedModel, names: Sequence[str]) -> s.Section:
 def verification_section(verification: Verification, further: dict[str, str]) -> s.Section:
     """Draw both error rates of verification over the threshold."""
     x = verification.thresholds.tolist()
-    lines = s.Lines(
-        x_label="score from which two images count as the same",
-        y_label="error rate",
-        series=[
-            s.Series(name="different pairs accepted", x=x, y=verification.false_accept.tolist()),
-            s.Series(name="same pairs rejected", x=x, y=verification.false_reject.tolist()),
-        ],
-        marks=[s.Mark(x=verification.best_threshold, label="best")],
-        note=f"{verification.positive:,} pairs of the same class and {verification.negative:,} of different classes"
-        + (", all there are." if verification.complete else ", drawn at random."),
+    rates = {"different pairs accepted": verification.false_accept, "same pairs rejected": verification.false_reject}
+    series = [s.Series(name=name, x=x, y=rate.tolist()) for name, rate in rates.items()]
+    note = f"{verification.positive:,} pairs of the same class and {verification.negative:,} of different classes"
+    note += ", all there are." if verification.complete else ", drawn at random."
+    marks, label = (
+        [s.Mark(x=verification.best_threshold, label="best")],
+        "score from which two images count as the same",
     )
+    lines = s.Lines(x_label=label, y_label="error rate", series=series, marks=marks, note=note)
     facts = s.Facts(rows=list(further.items()))
     return s.Section(title="Same or not", order=s.CALIBRATION + 5, blocks=[lines, facts])
 
@@ -304,14 +285,10 @@ def retriever_section(images: ReportImages, models: list[EvaluatedModel], retrie
     first = int(queries[0])
     others = images.gallery[images.gallery != first]
     counts, edges = np.histogram(model.vectors[others] @ model.vectors[first], bins=20)
-    bars = [
-        s.Bar(name=f"{low:.2f} to {high:.2f}", value=int(count))
-        for count, (low, high) in zip(counts, pairwise(edges), strict=True)
-    ]
-    facts: list[tuple[str, s.Cell]] = [
-        ("k-NN accuracy, by majority", s.Value.of(retriever.accuracy)),
-        ("k, chosen on a tenth of the train images", retriever.k),
-    ]
+    bins = [f"{low:.2f} to {high:.2f}" for low, high in pairwise(edges)]
+    bars = [s.Bar(name=name, value=int(count)) for name, count in zip(bins, counts, strict=True)]
+    facts: list[tuple[str, s.Cell]] = [("k-NN accuracy, by majority", s.Value.of(retriever.accuracy))]
+    facts.append(("k, chosen on a tenth of the train images", retriever.k))
     lists, positions = [], [0]
     for one in models:
         rows, scores = images.best_rows(one, first, len(images.gallery))
@@ -342,11 +319,7 @@ def map_section(images: ReportImages, models: Sequence[EvaluatedModel], *, seed:
         panels.append(s.Panel(title=model.name, x=x, y=y))
         notes.append(f"{model.name}: {projection.note}")
     shown = rng.choice(len(chosen), size=min(MAP_IMAGES, len(chosen)), replace=False)
-    block = s.Scatter(
-        panels=panels,
-        codes=images.labels[chosen].tolist(),
-        names=images.names,
-        images={int(i): images.image(int(chosen[i])) for i in sorted(shown.tolist())},
-        note=f"{len(chosen):,} of {total:,} images. {' '.join(notes)}",
-    )
+    thumbnails = {int(i): images.image(int(chosen[i])) for i in sorted(shown.tolist())}
+    note, codes = f"{len(chosen):,} of {total:,} images. {' '.join(notes)}", images.labels[chosen].tolist()
+    block = s.Scatter(panels=panels, codes=codes, names=images.names, images=thumbnails, note=note)
     return s.Section(title="Map", order=s.MAP, blocks=[block])

@@ -122,24 +122,17 @@ class Evaluation:
         return self.overlap.message(f"{points} points of recall@1")
 
     def to_json(self) -> dict[str, Any]:
-        document: dict[str, Any] = {
-            "data": self.table.name,
-            "model": self.model.name,
-            "mode": self.mode,
-            **{k: v for k, v in self.model.result.to_json().items() if k != "mean"},
-            "metrics": _metrics(self.model),
-            "unreadable": [failure.to_json() for failure in self.failures],
-            "verdict": self.verdict,
-            "note": self.note,
-        }
+        document: dict[str, Any] = {"data": self.table.name, "model": self.model.name, "mode": self.mode}
+        document |= {k: v for k, v in self.model.result.to_json().items() if k != "mean"}
+        document |= {"metrics": _metrics(self.model), "unreadable": [one.to_json() for one in self.failures]}
+        document |= {"verdict": self.verdict, "note": self.note}
         if self.overlap is not None:
             document["training_overlap"] = asdict(self.overlap)
-        if self.verification is not None:
-            document["verification"] = self.verification.to_json()
         if self.nmi is not None:
             document["nmi"] = self.nmi
-        if self.classification is not None:
-            document["classification"] = self.classification.to_json()
+        for name in ("verification", "classification"):
+            if (part := getattr(self, name)) is not None:
+                document[name] = part.to_json()
         if self.labels.ndim == 1:
             each = self.model.result.per_class()
             document["per_class"] = {self.names[code]: metrics for code, metrics in each.items()}
@@ -198,9 +191,7 @@ class Evaluation:
     def __str__(self) -> str:
         head, body = self.rows()
         widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in [head, *body]
-        ]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *body]]
         return "\n".join([*lines, *filter(None, [self.note]), self.verdict])
 
     def _repr_html_(self) -> str:

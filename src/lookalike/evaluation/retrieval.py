@@ -56,13 +56,9 @@ class RetrievalResult:
         }
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "queries": len(self.query_index),
-            "gallery": self.gallery,
-            "skipped": len(self.skipped),
-            "classes": len(np.unique(self.labels)),
-            **({} if not len(self.query_index) else {"mean": self.mean()}),
-        }
+        counts = {"queries": len(self.query_index), "gallery": self.gallery, "skipped": len(self.skipped)}
+        means = {"mean": self.mean()} if len(self.query_index) else {}
+        return {**counts, "classes": len(np.unique(self.labels)), **means}
 
 
 def retrieval_metrics(
@@ -118,16 +114,10 @@ def retrieval_metrics(
     codes: Ints | Bools = np.asarray(labels)
     if not (codes.ndim == 2 and codes.dtype == bool and len(codes) == len(rows)):
         codes = as_codes(labels, len(rows))
-    task = RankingTask(
-        rows,
-        codes,
-        as_index(query, len(rows), "query"),
-        as_index(gallery, len(rows), "gallery"),
-        ids=None if ids is None else as_codes(ids, len(rows), "ids"),
-        coarse=None if coarse is None else as_codes(coarse, len(rows), "coarse labels"),
-        top=top,
-        depth=max(top, *recall_at),
-    )
+    sides = as_index(query, len(rows), "query"), as_index(gallery, len(rows), "gallery")
+    content = None if ids is None else as_codes(ids, len(rows), "ids")
+    coarse_codes = None if coarse is None else as_codes(coarse, len(rows), "coarse labels")
+    task = RankingTask(rows, codes, *sides, content, coarse_codes, top, depth=max(top, *recall_at))
     ranks = find_ranks(task)
     relevant = np.maximum(ranks.relevant, 1)
     metrics = {f"recall@{k}": (ranks.first <= k).astype(np.float64) for k in recall_at}
@@ -139,12 +129,7 @@ def retrieval_metrics(
     if query is None and gallery is None and ids is None:
         metrics[f"map@{top}_authors"] = ranks.authors / (ranks.relevant + 1)
     valid = ranks.relevant > 0
-    queries = task.query[valid]
-    return RetrievalResult(
-        {name: values[valid] for name, values in metrics.items()},
-        queries,
-        np.full(len(queries), -1, np.int64) if task.multilabel else codes[queries].astype(np.int64),
-        ranks.relevant[valid],
-        task.query[~valid],
-        len(task.gallery),
-    )
+    queries, per_query = task.query[valid], {name: values[valid] for name, values in metrics.items()}
+    classes = np.full(len(queries), -1, np.int64) if task.multilabel else codes[queries].astype(np.int64)
+    skipped = task.query[~valid]
+    return RetrievalResult(per_query, queries, classes, ranks.relevant[valid], skipped, len(task.gallery))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from lookalike.core.report_blocks import Figure, Value, Verdict, number
 
@@ -74,15 +75,15 @@ def training_verdict(
     """Write the verdict on a training run; ``use_trained``: the trained model becomes its result."""
     values = f"recall@1 from {number(before.value)} to {number(after.value)}"
     figures = f"{values} ({points_text(change)}) on {count:,} unseen images"
-    tone: Literal["better", "same"] = "same"
+    better = use_trained and change.better
     if not use_trained:
         message = "Training did not help; the starting model is kept."
-    elif change.better:
-        message, tone = f"Training raised {figures}.", "better"
+    elif better:
+        message = f"Training raised {figures}."
     else:
         message = f"Training moved {figures}, which may be due to chance."
-    cards = _figures("starting model", "trained", before, after, change)
-    return Verdict(message=message, figures=cards, line=line, tone=tone)
+    cards = comparison_figures("recall@1", {"starting model": before, "trained": after}, change)
+    return Verdict(message=message, figures=cards, line=line, tone="better" if better else "same")
 
 
 def comparison_verdict(
@@ -91,17 +92,15 @@ def comparison_verdict(
     """Write the verdict on two models; a difference counts if its whole interval is on one side of 0."""
     values = f"recall@1 {number(before.value)} and {number(after.value)}"
     figures = f"{values} ({points_text(change)}, {p_text(change.p)}) on {count:,} queries"
-    tone: Literal["better", "same", "worse"] = "better" if change.better else "worse" if change.worse else "same"
+    tone = change.tone
     message = f"No difference was found between {a} and {b}" if tone == "same" else f"{b} is {tone} than {a}"
-    return Verdict(
-        message=f"{message}: {figures}.", figures=_figures(a, b, before, after, change), line=line, tone=tone
-    )
+    cards = comparison_figures("recall@1", {a: before, b: after}, change)
+    return Verdict(message=f"{message}: {figures}.", figures=cards, line=line, tone=tone)
 
 
-def _figures(a: str, b: str, before: Interval, after: Interval, change: PairedDifference) -> list[Figure]:
+def comparison_figures(metric: str, intervals: Mapping[str, Interval], change: PairedDifference) -> list[Figure]:
+    """Make the cards of a verdict: the metric of every model, and the difference in points."""
+    cards = [Figure(label=f"{metric}, {name}", value=Value.of(interval)) for name, interval in intervals.items()]
     low, value, high = (100 * v for v in (change.low, change.difference, change.high))
     points = Value(value=value, low=low, high=high, digits=1, signed=True, unit="points")
-    return [
-        *(Figure(label=f"recall@1, {name}", value=Value.of(of)) for name, of in ((a, before), (b, after))),
-        Figure(label="difference", value=points, note=p_text(change.p)),
-    ]
+    return [*cards, Figure(label="difference", value=points, note=p_text(change.p))]

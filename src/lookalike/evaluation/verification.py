@@ -83,20 +83,11 @@ def error_rates(scores: Doubles, same: Bools, *, complete: bool = True) -> Verif
     far = np.append(false_accepts, 0) / negative
     frr = np.append(false_rejects, positive) / positive
     best = int(np.argmin(far + frr))
-    equal_error, equal_threshold = _equal_error(thresholds, far, frr)
     points = np.unique(np.linspace(0, len(thresholds) - 1, CURVE_POINTS).round().astype(np.int64))
-    return Verification(
-        thresholds[points],
-        far[points],
-        frr[points],
-        equal_error,
-        equal_threshold,
-        float(thresholds[best]),
-        float(1 - (far[best] + frr[best]) / 2),
-        positive,
-        negative,
-        complete,
-    )
+    curves = thresholds[points], far[points], frr[points]
+    accuracy = float(1 - (far[best] + frr[best]) / 2)
+    equal = _equal_error(thresholds, far, frr)
+    return Verification(*curves, *equal, float(thresholds[best]), accuracy, positive, negative, complete)
 
 
 def _equal_error(thresholds: Doubles, far: Doubles, frr: Doubles) -> tuple[float, float]:
@@ -130,7 +121,7 @@ def sample_pairs(labels: Ints, *, limit: int = 2_000_000, ids: Ints | None = Non
         rng = numpy_rng(seed, "pairs")
         positive = _same_class(labels, labeled, limit // 2, rng)
         negative = _different_class(labels, labeled, limit - limit // 2, rng)
-        left, right = np.concatenate([positive[0], negative[0]]), np.concatenate([positive[1], negative[1]])
+        left, right = np.concatenate([positive, negative], axis=1)
     if ids is not None:
         distinct = (ids[left] != ids[right]) | (ids[left] < 0)
         left, right = left[distinct], right[distinct]
@@ -159,13 +150,8 @@ def _same_class(labels: Ints, labeled: Ints, limit: int, rng: np.random.Generato
 def _different_class(labels: Ints, labeled: Ints, limit: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
     if len(np.unique(labels[labeled])) < 2:
         return np.empty(0, np.int64), np.empty(0, np.int64)
-    lefts: list[Ints] = []
-    rights: list[Ints] = []
-    count = 0
-    while count < limit:
-        left, right = rng.choice(labeled, size=limit), rng.choice(labeled, size=limit)
-        different = labels[left] != labels[right]
-        lefts.append(left[different][: limit - count])
-        rights.append(right[different][: limit - count])
-        count += len(lefts[-1])
-    return np.concatenate(lefts), np.concatenate(rights)
+    pairs = np.empty((2, 0), np.int64)
+    while pairs.shape[1] < limit:
+        drawn = np.stack([rng.choice(labeled, size=limit), rng.choice(labeled, size=limit)])
+        pairs = np.concatenate([pairs, drawn[:, labels[drawn[0]] != labels[drawn[1]]]], axis=1)
+    return pairs[0, :limit], pairs[1, :limit]

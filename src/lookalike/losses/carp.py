@@ -119,13 +119,11 @@ class CARPLoss(nn.Module):
         torch.Size([2, 8, 64])
     """
 
-    step: Tensor
-
     def __init__(self, block_size: int, *, seed: int = 0, gather: bool = True, **options: Any) -> None:
         super().__init__()
         self.block_size, self.seed, self.gather = block_size, seed, gather
         self.options = CARPOptions.parse(options, "settings of CARP")
-        self.register_buffer("step", torch.zeros((), dtype=torch.int64))  # calls in training mode
+        self.step = nn.Buffer(torch.zeros((), dtype=torch.int64))  # calls in training mode
 
     def forward(self, student: Tensor, teacher: Tensor, permutation: Tensor | None = None) -> CARPOutput:
         """Compute the loss; without a permutation one is drawn from seed and step, the same on every process."""
@@ -135,7 +133,7 @@ class CARPLoss(nn.Module):
             drawn = draw_partition(self.options.partition, prototypes, self.seed, int(self.step))
             permutation = distributed.group_broadcast(drawn.to(student.device)) if self.gather else drawn
             if self.training:
-                self.step += 1
+                self.step.add_(1)
         _check_partition(permutation, prototypes, self.block_size)
         scale = _make_scale(student.shape[1], prototypes // self.block_size, self.gather, student.device)
         # With several processes all blocks go in one message; otherwise as many at a time as stay in the caches.
@@ -403,12 +401,12 @@ def _block_terms(
     tiny = dots < MIN_DOT
     consistency = -dots.masked_fill(tiny, 1.0).log().sum(dtype=torch.float64)
     log_space = {}
-    if tiny.any():
-        for pair, rows in zip(pairs, tiny, strict=True):
-            v, w = pair
-            logs, r = _log_space_consistency((a[v][rows], s[v][rows]), (b[w][rows], t[w][rows]))
-            consistency += logs
-            log_space[pair] = rows, each * r
+    for (v, w), rows in zip(pairs, tiny, strict=True) if tiny.any() else ():
+        x, y, both = a[v][rows], b[w][rows], a[v][rows] + b[w][rows]
+        r = torch.softmax(both, -1)
+        logs = _logsumexp(x, s[v][rows]) + _logsumexp(y, t[w][rows]) - _logsumexp(both, r)
+        consistency += logs.sum(dtype=torch.float64)
+        log_space[v, w] = rows, each * r
     mutual = None
     if information:
         count = views * scale.rows * scale.world_size
@@ -418,21 +416,19 @@ def _block_terms(
         block_entropies = scale.all_reduce(torch.stack(entropies).sum((0, 1)))
         mutual = -torch.xlogy(p, p).sum(dtype=torch.float64)
         mutual -= block_entropies.sum(dtype=torch.float64) / count
-    both = options.mean_over == "both"
-    slope = options.weight / (scale.num_blocks * scale.rows * (views + teacher_views if both else views))
+    balances_teacher = options.mean_over == "both"
+    slope = options.weight / (scale.num_blocks * scale.rows * (views + teacher_views * balances_teacher))
     log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
     pulls = each / dots.masked_fill(tiny, torch.inf)
     if needs_grad[0]:
-        _gradient(a, s, t, _partners(pairs, pulls, views), slope * log_mean, each, workspace)
+        _gradient(a, s, t, pairs, pulls, slope * log_mean, each, workspace)
     if needs_grad[1]:
-        swapped = [(w, v) for v, w in pairs]
-        level = (slope if both else 0.0) * log_mean
-        _gradient(b, t, s, _partners(swapped, pulls, teacher_views), level, each, workspace)
+        swapped, level = [(w, v) for v, w in pairs], slope * balances_teacher * log_mean
+        _gradient(b, t, s, swapped, pulls, level, each, workspace)
     for (v, w), (rows, r) in log_space.items():
-        if needs_grad[0]:
-            a[v][rows] -= r
-        if needs_grad[1]:
-            b[w][rows] -= r
+        for logits, needed, view in ((a, needs_grad[0], v), (b, needs_grad[1], w)):
+            if needed:
+                logits[view][rows] -= r
     mean_balance = balance.sum(dtype=torch.float64) / scale.num_blocks
     return _BlockTerms(consistency * each, mean_balance, balance, mean.max(), mutual)
 
@@ -442,35 +438,25 @@ def _dot(x: Tensor, y: Tensor, workspace: _Workspace) -> Tensor:
     return torch.mul(x, y, out=workspace.take("product", *x.shape)).sum(-1)
 
 
-def _partners(pairs: list[tuple[int, int]], pulls: Tensor, views: int) -> list[list[tuple[int, Tensor]]]:
-    """For each view of a side: the views of the other side it is compared with, and the weights (N, J)."""
-    return [[(w, pull) for (u, w), pull in zip(pairs, pulls, strict=True) if u == v] for v in range(views)]
-
-
 def _gradient(
     out: Tensor,
     p: Tensor,
     q: Tensor,
-    partners: list[list[tuple[int, Tensor]]],
+    pairs: list[tuple[int, int]],
+    pulls: Tensor,
     level: Tensor,
     each: float,
     workspace: _Workspace,
 ) -> None:
     """Gradient of one side: p ∘ (Σ (each − q·pull) + level − ⟨p, level⟩), written to `out`."""
-    for p_view, out_view, compared in zip(p, out, partners, strict=True):
+    for number, (p_view, out_view) in enumerate(zip(p, out, strict=True)):
+        compared = [(other, pull) for (view, other), pull in zip(pairs, pulls, strict=True) if view == number]
         inner = _dot(p_view, level.expand_as(p_view), workspace)
         factor = workspace.take("product", *p_view.shape).copy_(each * len(compared) - inner[..., None])
         factor += level
-        for view, pull in compared:
-            factor.addcmul_(q[view], pull[..., None], value=-1)
+        for other, pull in compared:
+            factor.addcmul_(q[other], pull[..., None], value=-1)
         torch.mul(factor, p_view, out=out_view)
-
-
-def _log_space_consistency(x: tuple[Tensor, Tensor], y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Sum of −log⟨s, t⟩, and softmax of the summed logits, from (logits, softmax) of each side."""
-    both = x[0] + y[0]
-    r = torch.softmax(both, -1)
-    return (_logsumexp(*x) + _logsumexp(*y) - _logsumexp(both, r)).sum(dtype=torch.float64), r
 
 
 def _logsumexp(logits: Tensor, probabilities: Tensor) -> Tensor:

@@ -11,14 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lookalike.losses.margin import (
-    Triplets,
-    log_weights,
-    pair_distances,
-    same_class,
-    sample_by_distance,
-    sample_uniform,
-)
+from lookalike.losses import margin
 
 MAX_DISTANCE = 1.4
 
@@ -35,8 +28,7 @@ class _ReverseGradient(torch.autograd.Function):
 
 def reverse_gradient(x: Tensor) -> Tensor:
     """Return `x` unchanged, with the sign of its gradient reversed."""
-    output: Tensor = _ReverseGradient.apply(x)
-    return output
+    return _ReverseGradient.apply(x)
 
 
 def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
@@ -62,9 +54,9 @@ def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperatu
     positive = (queries * keys).sum(1, keepdim=True)
     if not len(queue):
         return positive.sum() * 0
-    distances = pair_distances(queries, queue)
+    distances = margin.pair_distances(queries, queue)
     far = distances > MAX_DISTANCE
-    weights = log_weights(distances, queries.shape[1]).masked_fill(far, -torch.inf)
+    weights = margin.log_weights(distances, queries.shape[1]).masked_fill(far, -torch.inf)
     weights = weights.masked_fill(far.all(0), 0.0).softmax(0)
     logits = torch.cat([positive, queries @ queue.T * weights], 1) / temperature
     return functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.long, device=logits.device))
@@ -75,23 +67,23 @@ def decorrelation_loss(main: Tensor, other: Tensor) -> Tensor:
     return -(main * functional.normalize(other, dim=1)).square().mean()
 
 
-def sample_shared_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
+def sample_shared_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> margin.Triplets:
     """Sample triplets of three classes: a distance-weighted negative and a positive of a third class.
 
     `noise` (2, n, n) is uniform.
     """
     different = labels[:, None] != labels[None, :]
-    negative = sample_by_distance(embeddings, different, noise[1])
+    negative = margin.sample_by_distance(embeddings, different, noise[1])
     third = different & (labels[None, :] != labels[negative][:, None])
     anchors = torch.nonzero(third.any(1)).squeeze(1)
-    return Triplets(anchors, sample_uniform(third, noise[0])[anchors], negative[anchors])
+    return margin.Triplets(anchors, margin.sample_uniform(third, noise[0])[anchors], negative[anchors])
 
 
-def sample_intra_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> Triplets:
+def sample_intra_triplets(embeddings: Tensor, labels: Tensor, noise: Tensor) -> margin.Triplets:
     """Sample triplets within one class; `noise` (2, n, n) is uniform."""
-    same = same_class(labels)
-    positive = sample_uniform(same, noise[0])
+    same = margin.same_class(labels)
+    positive = margin.sample_uniform(same, noise[0])
     rest = same.clone()
     rest[torch.arange(len(labels), device=labels.device), positive] = False
     anchors = torch.nonzero(rest.any(1)).squeeze(1)
-    return Triplets(anchors, positive[anchors], sample_by_distance(embeddings, rest, noise[1])[anchors])
+    return margin.Triplets(anchors, positive[anchors], margin.sample_by_distance(embeddings, rest, noise[1])[anchors])

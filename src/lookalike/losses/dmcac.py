@@ -12,7 +12,7 @@ import math
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 
@@ -63,12 +63,7 @@ class AttentionHeads(nn.Module):
     """
 
     def __init__(
-        self,
-        num_classes: int,
-        dim: int,
-        generator: torch.Generator | None = None,
-        init: str = "linear",
-        scale: float = 1.0,
+        self, num_classes: int, dim: int, generator: Generator | None = None, init: str = "linear", scale: float = 1.0
     ) -> None:
         super().__init__()
         self.scale = scale
@@ -379,30 +374,18 @@ def full_terms(
     Arguments as in :func:`union_terms`; `block` is the number of database rows held at a time.
     """
     z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), database.vectors))
-    divergence, mixture, own = full_pass(z, queries, vectors, labels, database.labels, temperature, block)
+    divergence, mixture, own = FullPass.apply(z, queries, vectors, labels, database.labels, temperature, block)
     return DMCACTerms(divergence, classification_loss(heads.class_logits(mixture), labels), own)
 
 
-def full_pass(
-    z: Tensor,
-    queries: Tensor,
-    rows: Tensor,
-    labels: Tensor,
-    row_labels: Tensor,
-    temperature: float = 1.0,
-    block: int = 4096,
-) -> tuple[Tensor, Tensor, Tensor]:
+class FullPass(torch.autograd.Function):
     """Compare views `z` and attention queries (B, A, F) with all rows (D, F), without a queries × rows matrix.
 
     Two passes forward (normalizers and mixture, then divergences) and one backward, each computing the similarities of
     a block anew; exact up to the order of sums. Returns the divergence (B,), the attended mixture of the rows (B, A, F)
     and the attention on the own class (B,).
     """
-    divergence, mixture, own = _FullPass.apply(z, queries, rows, labels, row_labels, temperature, block)
-    return divergence, mixture, own
 
-
-class _FullPass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
         z, queries, rows, labels, row_labels, temperature, block = inputs

@@ -6,6 +6,7 @@ PML is imported when the first loss is created. Similarities are cosines.
 from __future__ import annotations
 
 import math
+from importlib import import_module
 from typing import Any, Literal
 
 import torch
@@ -15,6 +16,11 @@ from lookalike.core.errors import choose
 from lookalike.losses.margin import same_class
 
 TRIPLET_MINERS = ("all", "semihard", "hard", "batch_hard")
+
+
+def _pml(module: str) -> Any:
+    """Import a module of pytorch-metric-learning, when the first loss is created."""
+    return import_module(f"pytorch_metric_learning.{module}")
 
 
 class PMLLoss(nn.Module):
@@ -68,9 +74,7 @@ class SupConLoss(PMLLoss):
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
-        from pytorch_metric_learning import losses
-
-        super().__init__(losses.SupConLoss(temperature=temperature))
+        super().__init__(_pml("losses").SupConLoss(temperature=temperature))
 
 
 class MultiSimilarityLoss(PMLLoss):
@@ -97,10 +101,8 @@ class MultiSimilarityLoss(PMLLoss):
     """
 
     def __init__(self, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, epsilon: float | None = None) -> None:
-        from pytorch_metric_learning import losses, miners
-
-        miner = miners.MultiSimilarityMiner(epsilon=epsilon) if epsilon is not None else None
-        super().__init__(losses.MultiSimilarityLoss(alpha=alpha, beta=beta, base=base), miner)
+        miner = _pml("miners").MultiSimilarityMiner(epsilon=epsilon) if epsilon is not None else None
+        super().__init__(_pml("losses").MultiSimilarityLoss(alpha=alpha, beta=beta, base=base), miner)
 
 
 class ActiveMultiSimilarityLoss(nn.Module):
@@ -178,11 +180,9 @@ class ContrastiveLoss(PMLLoss):
         miner_pos_margin: float = 0.9,
         miner_neg_margin: float = 0.5,
     ) -> None:
-        from pytorch_metric_learning import distances, losses, miners
-
-        cosine = distances.CosineSimilarity
-        miner = miners.PairMarginMiner(miner_pos_margin, miner_neg_margin, distance=cosine()) if mine else None
-        super().__init__(losses.ContrastiveLoss(pos_margin, neg_margin, distance=cosine()), miner)
+        cosine = _pml("distances").CosineSimilarity
+        miner = _pml("miners").PairMarginMiner(miner_pos_margin, miner_neg_margin, distance=cosine()) if mine else None
+        super().__init__(_pml("losses").ContrastiveLoss(pos_margin, neg_margin, distance=cosine()), miner)
 
 
 class TripletLoss(PMLLoss):
@@ -206,15 +206,13 @@ class TripletLoss(PMLLoss):
     def __init__(
         self, margin: float = 0.2, miner: Literal["all", "semihard", "hard", "batch_hard"] = "semihard"
     ) -> None:
-        from pytorch_metric_learning import losses, miners
-
         choose(miner, TRIPLET_MINERS, "a triplet miner")
         selected: Any = None  # every triplet
         if miner == "batch_hard":
-            selected = miners.BatchHardMiner()
+            selected = _pml("miners").BatchHardMiner()
         elif miner != "all":
-            selected = miners.TripletMarginMiner(margin=margin, type_of_triplets=miner)
-        super().__init__(losses.TripletMarginLoss(margin=margin), selected)
+            selected = _pml("miners").TripletMarginMiner(margin=margin, type_of_triplets=miner)
+        super().__init__(_pml("losses").TripletMarginLoss(margin=margin), selected)
 
 
 class ProxyAnchorLoss(PMLLoss):
@@ -251,9 +249,7 @@ class ProxyAnchorLoss(PMLLoss):
         std: float | None = None,
         generator: Generator | None = None,
     ) -> None:
-        from pytorch_metric_learning import losses
-
-        super().__init__(losses.ProxyAnchorLoss(num_classes, embedding_dim, margin=margin, alpha=alpha))
+        super().__init__(_pml("losses").ProxyAnchorLoss(num_classes, embedding_dim, margin=margin, alpha=alpha))
         _init_normal(self.loss.proxies, std or math.sqrt(2 / num_classes), generator)
 
 
@@ -280,9 +276,7 @@ class NormSoftmaxLoss(PMLLoss):
     def __init__(
         self, num_classes: int, embedding_dim: int, temperature: float = 0.05, generator: Generator | None = None
     ) -> None:
-        from pytorch_metric_learning import losses
-
-        super().__init__(losses.NormalizedSoftmaxLoss(num_classes, embedding_dim, temperature=temperature))
+        super().__init__(_pml("losses").NormalizedSoftmaxLoss(num_classes, embedding_dim, temperature=temperature))
         _init_normal(self.loss.W, 1.0, generator)
 
 
@@ -318,9 +312,8 @@ class ArcFaceLoss(PMLLoss):
         margin: float = 0.5,
         generator: Generator | None = None,
     ) -> None:
-        from pytorch_metric_learning import losses
-
-        super().__init__(losses.ArcFaceLoss(num_classes, embedding_dim, margin=math.degrees(margin), scale=scale))
+        degrees = math.degrees(margin)
+        super().__init__(_pml("losses").ArcFaceLoss(num_classes, embedding_dim, margin=degrees, scale=scale))
         with torch.no_grad():
             uniform = torch.rand(self.loss.W.shape, generator=generator, dtype=torch.float32)
             self.loss.W.copy_((2 * uniform - 1) / math.sqrt(embedding_dim))

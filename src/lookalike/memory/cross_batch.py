@@ -15,40 +15,15 @@ from torch import Tensor, nn
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.losses.mined_supcon import (
-    Pairs,
-    References,
-    count_negatives,
-    equal_value_pairs,
-    merge_pairs,
-    mined_supcon,
-)
+from lookalike.losses import mined_supcon as supcon
 from lookalike.losses.pml import PMLLoss
-from lookalike.memory.pml_compat import (
-    FusedSettings,
-    IndicesTuple,
-    PMLCompatibleMemory,
-    fused_settings,
-    load_pml_state,
-    mine_pairs,
-    remove_same_images,
-)
+from lookalike.memory import pml_compat, xbn
 from lookalike.memory.queue import BLOCK, EmbeddingQueue, WatchedRows
-from lookalike.memory.xbn import (
-    CustomRule,
-    DriftSettings,
-    MomentFilter,
-    Moments,
-    ShrunkMoments,
-    class_balance_factor,
-    compute_moments,
-    sampling_noise,
-)
 
 FORMAT = 1
 
 
-class MemorySettings(DriftSettings):
+class MemorySettings(xbn.DriftSettings):
     """Settings of the memory: the correction of drift, and what is compared."""
 
     batch_loss: bool = False
@@ -59,7 +34,7 @@ class MemorySettings(DriftSettings):
     """Count an image's own older copies as positives, as pytorch-metric-learning and the XBM paper's code do."""
 
 
-class CrossBatchMemory(PMLCompatibleMemory):
+class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
     """Cross-batch memory for pair-based losses, with optional drift correction (XBM, XBN, AXBN).
 
     Keeps the last ``memory_size`` embeddings. At each step the stored embeddings are first matched to the moments of
@@ -103,7 +78,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
         memory_size: int = 1024,
         miner: Any = None,
         *,
-        settings: DriftSettings | None = None,
+        settings: xbn.DriftSettings | None = None,
         gather: bool | None = None,
         watch: int = 0,
         compat: str | None = None,
@@ -129,11 +104,13 @@ class CrossBatchMemory(PMLCompatibleMemory):
         self.compat, self.gather = compat, gather
         self.settings = settings
         self.comparison = settings if isinstance(settings, MemorySettings) else MemorySettings()
-        self.drift: MomentFilter | ShrunkMoments | CustomRule | None = None
+        self.drift: xbn.MomentFilter | xbn.ShrunkMoments | xbn.CustomRule | None = None
         if custom is not None:
-            self.drift = CustomRule(custom)
+            self.drift = xbn.CustomRule(custom)
+        elif settings.drift == "shrink":
+            self.drift = xbn.ShrunkMoments()
         elif settings.drift != "none":
-            self.drift = ShrunkMoments() if settings.drift == "shrink" else MomentFilter(embedding_size, settings)
+            self.drift = xbn.MomentFilter(embedding_size, settings)
         self.corrects = True
         """Whether stored rows are matched to the target; the method that owns the memory may switch it off."""
         self.queue = EmbeddingQueue(
@@ -141,7 +118,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
         )
         self.curr_batch_idx = torch.zeros(0, dtype=torch.int64)
         self._warned = False
-        self.register_load_state_dict_pre_hook(load_pml_state)
+        self.register_load_state_dict_pre_hook(pml_compat.load_pml_state)
 
     # ---- one step --------------------------------------------------------------------------------
 
@@ -149,7 +126,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
         self,
         embeddings: Tensor,
         labels: Tensor,
-        indices_tuple: IndicesTuple | None = None,
+        indices_tuple: pml_compat.IndicesTuple | None = None,
         enqueue_mask: Tensor | None = None,
         *,
         ids: Tensor | None = None,
@@ -189,26 +166,26 @@ class CrossBatchMemory(PMLCompatibleMemory):
         if self.drift is None or len(rows) < 2:
             return
         rows = rows.float()
-        if isinstance(self.drift, MomentFilter):
+        if isinstance(self.drift, xbn.MomentFilter):
             target = self.drift(self._batch_moments(rows, labels), len(rows))
             if self.corrects:
                 self.queue.match_moments(target)
-        elif isinstance(self.drift, CustomRule):
+        elif isinstance(self.drift, xbn.CustomRule):
             stored = self.queue.moments()
             answer = self.drift(stored, rows)
             if stored is not None:
                 self.queue.apply_affine(*answer)
         elif self.corrects and (stored := self.queue.moments()) is not None:
-            mean, std = (noise * (1 + len(rows) / self.count) for noise in sampling_noise(rows, labels))
+            mean, std = (noise * (1 + len(rows) / self.count) for noise in xbn.sampling_noise(rows, labels))
             self.queue.match_moments(self.drift(self._batch_moments(rows, labels), stored, (mean, std)))
         if self.settings.renorm == "store":
             self.queue.normalize()
 
-    def _batch_moments(self, rows: Tensor, labels: Tensor) -> Moments:
+    def _batch_moments(self, rows: Tensor, labels: Tensor) -> xbn.Moments:
         if self.settings.debias is None:
-            return compute_moments(rows, self.settings.correction)
-        mean, std = compute_moments(rows)
-        return Moments(mean, std / class_balance_factor(labels, self.settings.debias))
+            return xbn.compute_moments(rows, self.settings.correction)
+        mean, std = xbn.compute_moments(rows)
+        return xbn.Moments(mean, std / xbn.class_balance_factor(labels, self.settings.debias))
 
     def _enqueue(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
         self._warn_if_too_many(len(rows))
@@ -219,7 +196,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
 
     # ---- the loss --------------------------------------------------------------------------------
 
-    def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: IndicesTuple | None) -> Tensor:
+    def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: pml_compat.IndicesTuple | None) -> Tensor:
         queue = self.queue
         embeddings, labels, ids = batch.embeddings, batch.labels, batch.ids
         settings = self._fused_settings() if extra is None and embeddings.dtype != torch.float64 else None
@@ -236,9 +213,7 @@ class CrossBatchMemory(PMLCompatibleMemory):
             return batch.embeddings.sum() * 0
         if settings is not None:
             cosine, other = self.settings.renorm != "none", None if self.comparison.old_copies else ids
-            return _fused_loss(
-                queue, settings, embeddings, labels, other, slots, cosine=cosine, world_size=batch.world_size
-            )
+            return _fused_loss(queue, settings, embeddings, labels, other, slots, cosine, batch.world_size)
         if len(embeddings) == 0:
             return batch.embeddings.sum() * 0
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
@@ -246,17 +221,17 @@ class CrossBatchMemory(PMLCompatibleMemory):
             extra = tuple(distributed.group_gather(part + batch.own_rows.start)[0] for part in extra)
         indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
         if ids is not None and not self.comparison.old_copies:
-            indices = remove_same_images(indices, ids, queue.ids[: queue.count])
+            indices = pml_compat.remove_same_images(indices, ids, queue.ids[: queue.count])
         return batch.scale_gradient(self.loss(embeddings, labels, indices, rows, row_labels))
 
-    def _fused_settings(self) -> FusedSettings | None:
-        return fused_settings(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
+    def _fused_settings(self) -> pml_compat.FusedSettings | None:
+        return pml_compat.fused_settings(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
 
     def _within_batch_loss(self, batch: JointBatch) -> Tensor:
         """The same loss and miner within the batch (XBM*)."""
-        indices = mine_pairs(self.miner, batch.embeddings, batch.labels, None, None)
+        indices = pml_compat.mine_pairs(self.miner, batch.embeddings, batch.labels)
         if batch.ids is not None:
-            indices = remove_same_images(indices, batch.ids, batch.ids)
+            indices = pml_compat.remove_same_images(indices, batch.ids, batch.ids)
         return batch.scale_gradient(self.loss(batch.embeddings, batch.labels, indices))
 
     # ---- reading and writing the memory ----------------------------------------------------------
@@ -344,16 +319,14 @@ class CrossBatchMemory(PMLCompatibleMemory):
 
     def _check_finite(self, rows: Tensor) -> None:
         """Check before anything changes: one such row would stay in the memory and spoil later steps."""
-        if bool(torch.isfinite(rows).all()):
-            first = self.queue.step == 0 and self.compat is None
-            if first and bool(((torch.linalg.vector_norm(rows.detach().float(), dim=1) - 1).abs() > 0.05).any()):
-                warn("Embeddings are not of unit length: their lengths enter the moments; normalize them first.")
-            return
-        bad = int((~torch.isfinite(rows)).any(1).sum())
-        raise LookalikeError(
-            f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is unchanged; "
-            "lower the learning rate, or check the images of this batch."
-        )
+        if bad := int((~torch.isfinite(rows)).any(1).sum()):
+            raise LookalikeError(
+                f"Step {self.queue.step}: {bad} of {len(rows)} embeddings are not finite. The memory is unchanged; "
+                "lower the learning rate, or check the images of this batch."
+            )
+        first = self.queue.step == 0 and self.compat is None
+        if first and bool(((torch.linalg.vector_norm(rows.detach().float(), dim=1) - 1).abs() > 0.05).any()):
+            warn("Embeddings are not of unit length: their lengths enter the moments; normalize them first.")
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"format": FORMAT, "settings": self.settings.model_dump(), "corrects": self.corrects}
@@ -394,14 +367,10 @@ def gather_batch(
         return JointBatch(embeddings, labels, ids, mask, slice(0, len(embeddings)), 1)
     rows, own = distributed.group_gather(embeddings)
     rows = torch.cat([rows[: own.start], embeddings, rows[own.stop :]])
-    return JointBatch(
-        rows,
-        distributed.group_gather(labels)[0],
-        None if ids is None else distributed.group_gather(ids)[0],
-        None if mask is None else distributed.group_gather(mask.to(torch.uint8))[0].bool(),
-        own,
-        distributed.group_size(),
-    )
+    labels = distributed.group_gather(labels)[0]
+    ids = None if ids is None else distributed.group_gather(ids)[0]
+    mask = None if mask is None else distributed.group_gather(mask.to(torch.uint8))[0].bool()
+    return JointBatch(rows, labels, ids, mask, own, distributed.group_size())
 
 
 # ---- SupCon by the fused kernel ----------------------------------------------------------------------
@@ -409,31 +378,28 @@ def gather_batch(
 
 def _fused_loss(
     queue: EmbeddingQueue,
-    settings: FusedSettings,
+    settings: pml_compat.FusedSettings,
     embeddings: Tensor,
     labels: Tensor,
     ids: Tensor | None,
     slots: Tensor | None,
-    *,
     cosine: bool,
     world_size: int,
 ) -> Tensor:
     """Mean over the queries with a loss above 0; the mean of the processes' gradients is that of the joint loss."""
     with torch.autocast(embeddings.device.type, enabled=False):
-        queries = torch.nn.functional.normalize(embeddings.float(), dim=1)
-        base = queue.base[: queue.count]
-        if not queue.tracked:
-            references = References(base, norms=queue.norms() if cosine else None, cosine=cosine)
-        else:
-            references = References(base, *queue.affine_map(), cosine=cosine)
+        queries, base = torch.nn.functional.normalize(embeddings.float(), dim=1), queue.base[: queue.count]
+        norms = queue.norms() if cosine and not queue.tracked else None
+        scale, shift = queue.affine_map() if queue.tracked else (None, None)
+        references = supcon.References(base, scale, shift, norms, cosine)
         positives, excluded = _label_pairs(queue, labels, ids, slots)
-        mined = mined_supcon(queries, references, positives, excluded, **settings._asdict())
+        mined = supcon.mined_supcon(queries, references, positives, excluded, **settings._asdict())
         active = mined.losses > 0
         counts = torch.stack([active.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
         num_active, num_pos, num_neg = (distributed.group_sum(counts) if world_size > 1 else counts).tolist()
         # PML treats one pair of each kind as nothing to compare, but one query may have several negatives.
         if num_pos == num_neg == 1:
-            number = count_negatives(queries, references, excluded, settings.margins.min_negative)
+            number = supcon.count_negatives(queries, references, excluded, settings.margins.min_negative)
             num_neg = int(distributed.group_sum(counts.new_tensor(number))) if world_size > 1 else number
         if num_active and num_pos and num_neg and max(num_pos, num_neg) > 1:
             value = torch.where(active, mined.losses, 0.0).sum() * (world_size / num_active)
@@ -444,9 +410,9 @@ def _fused_loss(
 
 def _label_pairs(
     queue: EmbeddingQueue, labels: Tensor, ids: Tensor | None, slots: Tensor | None
-) -> tuple[Pairs, Pairs]:
+) -> tuple[supcon.Pairs, supcon.Pairs]:
     """The positives, and all pairs that are not negatives: same label, or the same image."""
-    excluded = equal_value_pairs(labels, queue.labels[: queue.count])
+    excluded = supcon.equal_value_pairs(labels, queue.labels[: queue.count])
     other_image = torch.ones_like(excluded.rows, dtype=torch.bool)
     if slots is not None:
         other_image &= slots[excluded.queries] != excluded.rows
@@ -454,5 +420,5 @@ def _label_pairs(
         other_image &= ids[excluded.queries] != queue.ids[excluded.rows]
     positives = excluded.select(other_image)
     if ids is not None:
-        excluded = merge_pairs(excluded, equal_value_pairs(ids, queue.ids[: queue.count]))
+        excluded = supcon.merge_pairs(excluded, supcon.equal_value_pairs(ids, queue.ids[: queue.count]))
     return positives, excluded

@@ -66,15 +66,12 @@ def _is_plain(module: Any) -> bool:
 
 
 def mine_pairs(
-    miner: Any, embeddings: Tensor, labels: Tensor, rows: Tensor | None, row_labels: Tensor | None
+    miner: Any, embeddings: Tensor, labels: Tensor, rows: Tensor | None = None, row_labels: Tensor | None = None
 ) -> IndicesTuple:
     """Return the tuples of the miner, or all pairs."""
     from pytorch_metric_learning.utils.loss_and_miner_utils import get_all_pairs_indices
 
-    if miner is not None:
-        mined: IndicesTuple = miner(embeddings, labels, rows, row_labels)
-        return mined
-    return get_all_pairs_indices(labels, row_labels)
+    return get_all_pairs_indices(labels, row_labels) if miner is None else miner(embeddings, labels, rows, row_labels)
 
 
 def _select(indices: IndicesTuple, keep_pos: Tensor, keep_neg: Tensor) -> IndicesTuple:
@@ -112,8 +109,7 @@ def append_indices(indices: IndicesTuple, extra: IndicesTuple, labels: Tensor, s
     if slots is not None:  # images that were not stored drop out
         positives, negatives = slots[extra[1]], slots[extra[-1]]
         extra = _select((extra[0], positives, *extra[2:-1], negatives), positives >= 0, negatives >= 0)
-    combined: IndicesTuple = concatenate_indices_tuples(tuple(indices), tuple(extra))
-    return combined
+    return concatenate_indices_tuples(tuple(indices), tuple(extra))
 
 
 class PMLCompatibleMemory(nn.Module):

@@ -211,11 +211,9 @@ class EmbeddingQueue(nn.Module):
 
         Returns the slot of each row, −1 for rows that were not stored.
         """
-        number = len(rows)
+        number, first = len(rows), max(len(rows) - self.size, 0)
         slots = (self.pointer + torch.arange(number, device=self.base.device)) % self.size
-        first = max(number - self.size, 0)
-        used = slots[first:]
-        rows = rows.detach()[first:]
+        used, rows = slots[first:], rows.detach()[first:]
         stored = self._encode(rows, used) if self.tracked else rows.to(self.base.dtype)
         valid = self._norms_valid()
         self.base[used] = stored
@@ -233,16 +231,13 @@ class EmbeddingQueue(nn.Module):
         return slots
 
     def _encode(self, rows: Tensor, used: Tensor) -> Tensor:
-        if self.count == 0 and len(rows):
-            self.scale.fill_(1.0)
-            self.shift.zero_()
-            if len(rows) > 1:
-                mean, std = compute_moments(rows)
-                wide = std >= MIN_STD
-                self.scale.copy_(torch.where(wide, std, 1.0))
-                self.shift.copy_(torch.where(wide, mean, 0.0))
-        else:
+        if self.count:
             self._add_to_sums(self.base[used[used < self.count]], -1.0)
+        elif len(rows):  # one row alone has a standard deviation of 0
+            mean, std = compute_moments(rows)
+            wide = std >= MIN_STD
+            self.scale.copy_(torch.where(wide, std, 1.0))
+            self.shift.copy_(torch.where(wide, mean, 0.0))
         stored = ((as_float64(rows) - self.shift) / self.scale).to(self.base)
         self._add_to_sums(stored, 1.0)
         return stored

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.evaluation.neighbors import torch_top_k
@@ -54,24 +53,11 @@ def make_retriever(kind: str, rows: Tensor, *, store: str = "local") -> Retrieve
         [[1, 0]]
     """
     choose(kind, KINDS, "a retriever")
-    if kind == "exact":
-        return ExactRetriever(rows)
     if kind == "faiss":
         return FaissRetriever(rows)
+    if kind == "exact":
+        return RecallCheckedRetriever(None, rows)
     return RecallCheckedRetriever(StoreRetriever(rows, store) if kind == "store" else HNSWRetriever(rows), rows)
-
-
-class ExactRetriever:
-    """Compares every row, by blocks."""
-
-    def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-
-    def nearest(self, queries: Tensor, k: int) -> Tensor:
-        return torch_top_k(queries, self.rows, k)[1]
-
-    def close(self) -> None:
-        """Nothing to release."""
 
 
 class FaissRetriever:
@@ -152,29 +138,28 @@ class RecallCheckedRetriever:
     """An approximate retriever of `rows` whose recall is checked on some of the first queries.
 
     The search is widened until the recall suffices; if that would cost too much, every row is compared from then on.
+    Without an index every row is compared, by blocks.
     """
 
-    def __init__(self, index: HNSWRetriever | StoreRetriever, rows: Tensor) -> None:
-        self.index, self.rows = index, rows
-        self.checked = self.exact = False
+    def __init__(self, index: HNSWRetriever | StoreRetriever | None, rows: Tensor) -> None:
+        self.index, self.rows, self.checked, self.exact = index, rows, False, index is None
 
     def nearest(self, queries: Tensor, k: int) -> Tensor:
-        if not self.checked and len(queries):
-            self._check(queries[:: max(1, len(queries) // SAMPLE)], k)
-        return torch_top_k(queries, self.rows, k)[1] if self.exact else self.index.nearest(queries, k)
-
-    def _check(self, queries: Tensor, k: int) -> None:
-        self.checked = True
-        scores = torch_top_k(queries, self.rows, k)[0]
-        while (value := retrieval_recall(scores, queries, self.rows, self.index.nearest(queries, k))) < MIN_RECALL:
-            if not self.index.widen():
-                self.exact = True
-                if distributed.is_main():
-                    warn(f"The index finds only {value:.0%} of the nearest rows; from now on every row is compared.")
-                return
+        if self.index is not None and not self.checked and len(queries):
+            self.checked, some = True, queries[:: max(1, len(queries) // SAMPLE)]
+            scores = torch_top_k(some, self.rows, k)[0]
+            while (recall := retrieval_recall(scores, some, self.rows, self.index.nearest(some, k))) < MIN_RECALL:
+                if not self.index.widen():
+                    self.exact = True
+                    warn(f"The index finds only {recall:.0%} of the nearest rows; from now on every row is compared.")
+                    break
+        if self.index is None or self.exact:
+            return torch_top_k(queries, self.rows, k)[1]
+        return self.index.nearest(queries, k)
 
     def close(self) -> None:
-        self.index.close()
+        if self.index is not None:
+            self.index.close()
 
 
 @torch.no_grad()

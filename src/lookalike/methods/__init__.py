@@ -79,17 +79,14 @@ def find(name: str) -> type[Method]:
     choose(name, names(), "a training method")
     if name in _REGISTERED:
         return _REGISTERED[name]
-    method: type[Method]
     if name in BUILT_IN:
         module, attribute = BUILT_IN[name].split(":")
-        method = getattr(import_module(f"{__name__}.{module}"), attribute)
-        return method
+        return getattr(import_module(f"{__name__}.{module}"), attribute)
     point = next(p for p in entry_points(group=GROUP) if p.name == name)
     try:
-        method = point.load()
+        return point.load()
     except (ImportError, AttributeError) as error:
         raise LookalikeError(f"The method `{name}` ({point.value}) cannot be loaded: {error}.") from error
-    return method
 
 
 def register(name: str, method: type[Method]) -> None:

@@ -1,11 +1,12 @@
-"""Helpers of methods: order-independent random numbers, momentum teachers, and the optional library lightly."""
+"""Helpers of methods: heads, access to layers, random numbers of images, momentum teachers, the library lightly."""
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +23,9 @@ class RandomStream(nn.Module):
     saved one.
     """
 
-    seed: Tensor
-
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self.register_buffer("seed", torch.tensor(seeds.derive(seed, "stream")))
+        self.seed = nn.Buffer(torch.tensor(seeds.derive(seed, "stream")))
 
     def pairs(self, count: int, ids: Tensor, step: int, name: str = "pairs") -> Tensor:
         """Return uniform numbers (count, n, n), one for every ordered pair of images."""
@@ -77,3 +76,64 @@ def import_lightly(module: str, name: str, method: str) -> Any:
         raise LookalikeError(
             f"The method `{method}` needs lightly: run pip install 'lookalike[ssl]', or use carp or moco."
         ) from error
+
+
+def linear(in_dim: int, out_dim: int, generator: torch.Generator) -> nn.Linear:
+    """Create a linear layer with PyTorch's default initialization, drawn from `generator`."""
+    layer = nn.Linear(in_dim, out_dim)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_((2 * torch.rand(parameter.shape, generator=generator) - 1) * in_dim**-0.5)
+    return layer
+
+
+def two_layers(in_dim: int, hidden_dim: int, out_dim: int, generator: torch.Generator) -> nn.Sequential:
+    """Create a network with one hidden layer, drawn from `generator`."""
+    return nn.Sequential(linear(in_dim, hidden_dim, generator), nn.ReLU(), linear(hidden_dim, out_dim, generator))
+
+
+class PrototypeHead(nn.Module):
+    """Projection head of CARP and DINO: three layers, and prototypes to compare their output with.
+
+    The last layer has neither norm nor activation: the length of its output acts as an inverse temperature.
+    """
+
+    def __init__(self, in_dim: int, hidden_dim: int, out_dim: int, prototypes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        sizes = [(in_dim, hidden_dim), (hidden_dim, hidden_dim), (hidden_dim, out_dim)]
+        layers: list[nn.Module] = []
+        for number, (n, m) in enumerate(sizes):
+            layer = nn.Linear(n, m)
+            nn.init.trunc_normal_(layer.weight, std=0.02, generator=generator)
+            nn.init.zeros_(layer.bias)
+            layers += [layer] if number == 2 else [layer, nn.BatchNorm1d(m), nn.GELU()]
+        self.projection = nn.Sequential(*layers)
+        uniform = torch.rand(prototypes, out_dim, generator=generator)
+        self.prototypes = nn.Parameter((2 * uniform - 1) / math.sqrt(out_dim))
+
+
+class LayerCall(NamedTuple):
+    """Input and output of one call of a layer."""
+
+    input: Tensor
+    output: Tensor
+
+
+@contextmanager
+def record_calls(layer: nn.Module) -> Iterator[list[LayerCall]]:
+    """Record inputs and outputs of a layer within the block, with their gradients."""
+    calls: list[LayerCall] = []
+
+    def record(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        calls.append(LayerCall(inputs[0], output))
+
+    handle = layer.register_forward_hook(record)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def embedding_layer(model: Any) -> nn.Module:
+    """Return the layer of an Embedder whose output is the embedding before normalization."""
+    return model.pooling if isinstance(model.head, nn.Identity) else model.head

@@ -173,6 +173,8 @@ class Method(nn.Module, ABC):
     command: ClassVar[str] = "train"
     """`train`, or `pretrain` for a method that trains a backbone without labels."""
     needs_labels: ClassVar[bool] = True
+    head_modules: ClassVar[tuple[str, ...]] = ()
+    """Names of submodules that are trained like the model's head."""
     distinct_views: ClassVar[bool] = False
     """Draw different cached views of an image within a step, as far as there are enough."""
     has_report: ClassVar[bool] = False
@@ -208,21 +210,16 @@ class Method(nn.Module, ABC):
         """Return the views of each image in a step; `default` is the augmented view of the settings."""
         return [default]
 
-    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        """Return the parameter groups with their learning rates; `head_modules` are trained like the model's head.
-
-        The loop leaves out frozen parameters.
-        """
+    def param_groups(self, lrs: LearningRates) -> list[dict[str, Any]]:
+        """Return the parameter groups with their learning rates; the loop leaves out frozen parameters."""
         model = self.context.model
-        head = [*model.head.parameters(), *model.norm.parameters()]
-        head_ids = {id(p) for p in head}
-        backbone = [p for p in model.parameters() if id(p) not in head_ids]
-        own_heads = [p for module in head_modules for p in module.parameters()]
-        own_ids = {id(p) for p in own_heads}
+        modules = [model.head, model.norm, *(self.get_submodule(name) for name in self.head_modules)]
+        head = [p for module in modules for p in module.parameters()]
+        ids = {id(p) for p in head}
         return [
-            {"name": "backbone", "params": backbone, "lr": lrs.backbone},
-            {"name": "head", "params": [*head, *own_heads], "lr": lrs.head},
-            {"name": "loss", "params": [p for p in self.parameters() if id(p) not in own_ids], "lr": lrs.loss},
+            {"name": "backbone", "params": [p for p in model.parameters() if id(p) not in ids], "lr": lrs.backbone},
+            {"name": "head", "params": head, "lr": lrs.head},
+            {"name": "loss", "params": [p for p in self.parameters() if id(p) not in ids], "lr": lrs.loss},
         ]
 
     # ---- a step ----------------------------------------------------------------------------------

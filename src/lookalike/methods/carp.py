@@ -13,15 +13,13 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookalike.core import distributed
+from lookalike.core import distributed, progress
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import say, warn
 from lookalike.losses.carp import CARPOptions, CARPOutput, check_blocks, draw_partition, fused_carp
-from lookalike.methods._heads import PrototypeHead
-from lookalike.methods._utils import cosine_momentum, update_teacher
-from lookalike.methods.base import Batch, Context, LearningRates
+from lookalike.methods._utils import PrototypeHead, cosine_momentum, update_teacher
+from lookalike.methods.base import Batch, Context
 from lookalike.methods.collapse import HEALTHY, CollapseMonitor, RunSize, effective_rank, feature_spread
 from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, TeacherSettings, images_first
 from lookalike.models.embedder import Embedder
@@ -59,6 +57,7 @@ class CARP(CropMethod):
     """
 
     name = "carp"
+    head_modules = ("prototype_head",)
     Settings = CARPSettings
     # A pretrained backbone must not be destroyed: it waits for the new layers and is then trained slowly.
     default_overrides: ClassVar = {
@@ -71,17 +70,15 @@ class CARP(CropMethod):
         "schedule": {"kind": "cosine", "warmup_steps": 0, "min_lr_ratio": 0.1, "freeze_backbone_steps": 0},
     }
     settings: CARPSettings
-    seed: Tensor
 
     def __init__(self, settings: CARPSettings, context: Context) -> None:
         super().__init__(settings, context)
         chosen = choose_blocks(len(context.labels), context.batch, settings.prototypes, settings.block_size)
         self.num_prototypes, self.block_size = chosen.prototypes, chosen.block_size
-        if distributed.is_main():
-            say(f"CARP: {chosen}.")
+        progress.say(f"CARP: {chosen}.")
         sizes = (context.model.feature_dim, settings.hidden_dim, settings.projection_dim, self.num_prototypes)
         self.prototype_head = PrototypeHead(*sizes, context.generator("assigner"))
-        self.register_buffer("seed", torch.tensor(context.seed))
+        self.seed = nn.Buffer(torch.tensor(context.seed))
         run_size = RunSize(self.num_prototypes, self.block_size, context.batch, context.steps, settings.teacher)
         self.monitor = CollapseMonitor(run_size)
         self.last_state: int = HEALTHY
@@ -109,9 +106,6 @@ class CARP(CropMethod):
         head = self.teacher_head if self.settings.teacher == "ema" else self.prototype_head
         prototypes = self.prototype_head.prototypes if self.settings.share_prototypes else head.prototypes
         return fold_projection(head.projection, prototypes)
-
-    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.prototype_head])
 
     def before_update(self) -> None:
         """Update the teacher with the parameters that this step's gradient was computed with, as the authors do."""
@@ -185,8 +179,8 @@ class CARP(CropMethod):
         if context.step % RANK_EVERY == 0:
             context.log("guard/rank", effective_rank(features))
         state = int(readings["state"])
-        if state not in (HEALTHY, self.last_state) and distributed.is_main():
-            warn(self.monitor.message(state, readings["clusters"], consistency, context.step))
+        if state not in (HEALTHY, self.last_state):
+            progress.warn(self.monitor.message(state, readings["clusters"], consistency, context.step))
         self.last_state = state
 
 
@@ -239,10 +233,8 @@ def _power_of_two_below(count: int) -> int:
 
 def _largest_divisor(prototypes: int, limit: int) -> int:
     """Largest block size up to `limit` that divides the prototypes, a power of two if possible."""
-    powers = [2**n for n in range(1, 17) if 2**n <= limit and prototypes % 2**n == 0]
-    if powers and powers[-1] >= MIN_BLOCK:
-        return powers[-1]
-    divisor = max(size for size in range(1, min(limit, prototypes) + 1) if prototypes % size == 0)
-    if divisor == 1:
+    divisors = [size for size in range(2, min(limit, prototypes) + 1) if prototypes % size == 0]
+    if not divisors:
         raise LookalikeError(f"{prototypes} prototypes cannot be divided into blocks; use a number with divisors.")
-    return divisor
+    powers = [size for size in divisors if size >= MIN_BLOCK and size.bit_count() == 1]
+    return max(powers or divisors)

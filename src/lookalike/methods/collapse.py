@@ -78,17 +78,13 @@ def entropy_exp(values: Tensor) -> float:
 class CollapseMonitor(nn.Module):
     """Monitors assignments during training; its history is in buffers, so that a resumed run warns identically."""
 
-    clusters: Tensor
-    agreement: Tensor
-    assignments: Tensor
-
     def __init__(self, size: RunSize) -> None:
         super().__init__()
         self.size = size
         self.random_balance = expected_balance(size.batch, size.block_size)
-        self.register_buffer("clusters", torch.full((WINDOW,), -1.0, dtype=torch.float64))
-        self.register_buffer("agreement", torch.full((WINDOW,), -1.0, dtype=torch.float64))
-        self.register_buffer("assignments", torch.full((RECENT_IMAGES,), -1, dtype=torch.int64))
+        self.clusters = nn.Buffer(torch.full((WINDOW,), -1.0, dtype=torch.float64))
+        self.agreement = nn.Buffer(torch.full((WINDOW,), -1.0, dtype=torch.float64))
+        self.assignments = nn.Buffer(torch.full((RECENT_IMAGES,), -1, dtype=torch.int64))
 
     def update(self, step: int, consistency: float, balance: float, diagnostics: Diagnostics) -> dict[str, float]:
         """Record a step and return its statistics, to be logged."""

@@ -6,15 +6,14 @@ The loss is lightly's; the head is CARP's with normalized projections.
 from __future__ import annotations
 
 import copy
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from lookalike.methods._heads import PrototypeHead
-from lookalike.methods._utils import cosine_momentum, import_lightly, update_teacher
-from lookalike.methods.base import Batch, Context, LearningRates
+from lookalike.methods._utils import PrototypeHead, cosine_momentum, import_lightly, update_teacher
+from lookalike.methods.base import Batch, Context
 from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, TeacherSettings, images_first
 from lookalike.models.embedder import Embedder
 
@@ -45,6 +44,7 @@ class DINO(CropMethod):
     """
 
     name = "dino"
+    head_modules = ("head",)
     Settings = DINOSettings
     default_overrides: ClassVar = {
         "optimizer": {"kind": "adamw", "lr": 3e-5, "head_lr": 5e-4, "weight_decay": 1e-4},
@@ -75,9 +75,6 @@ class DINO(CropMethod):
     def extra_models(self) -> dict[str, Embedder]:
         return {"student": self.context.model}
 
-    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.head])
-
     def before_update(self) -> None:
         momentum = cosine_momentum(self.settings.momentum, self.context.step, self.context.steps)
         update_teacher((self.teacher, self.teacher_head), (self.context.model, self.head), momentum)
@@ -95,5 +92,4 @@ class DINO(CropMethod):
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         teacher, student = (list(embeddings[name].unbind(1)) for name in ("teacher", "student"))
-        value: Tensor = self.criterion(teacher, student)
-        return value
+        return self.criterion(teacher, student)

@@ -17,8 +17,8 @@ from torch.nn import functional
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import diva
 from lookalike.losses.margin import MarginLoss, sample_triplets
-from lookalike.methods._heads import linear
-from lookalike.methods.base import Batch, Context, LearningRates
+from lookalike.methods._utils import two_layers
+from lookalike.methods.base import Batch, Context
 from lookalike.methods.margin import Margin, MarginSettings
 from lookalike.models.heads import BlockLinear
 
@@ -56,12 +56,11 @@ class DiVA(Margin):
     """
 
     name = "diva"
+    head_modules = ("decorrelators",)
     Settings = DiVASettings
     distinct_views = True  # the self-supervised task contrasts two views of an image
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}, "views": {"num_cached": 3}}
     settings: DiVASettings
-    queue: Tensor
-    filled: Tensor
 
     def __init__(self, settings: DiVASettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -69,23 +68,19 @@ class DiVA(Margin):
         model.head = BlockLinear.from_linear(model.head, len(HEADS))
         self.block = context.dim // len(HEADS)
         self.others = nn.ModuleDict({name: self.make_loss() for name in ("shared", "intra")})
-        self.decorrelators = nn.ModuleDict({name: self._decorrelator(name) for name in HEADS[1:]})
-        self.register_buffer("queue", torch.zeros(settings.queue_size, self.block))
-        self.register_buffer("filled", torch.zeros((), dtype=torch.int64))
+        self.decorrelators = nn.ModuleDict()
+        for name in HEADS[1:]:
+            generator = torch_rng(context.seed, "decorrelator", name)
+            self.decorrelators[name] = two_layers(self.block, settings.hidden_dim, self.block, generator)
+        self.queue = nn.Buffer(torch.zeros(settings.queue_size, self.block))
+        self.filled = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self._trained = [p for p in model.parameters() if p.requires_grad]
         for i, parameter in enumerate(self._trained):
             self.register_buffer(f"momentum_{i}", parameter.detach().clone())
         self._keys: Tensor | None = None
 
-    def _decorrelator(self, name: str) -> nn.Module:
-        generator, hidden = torch_rng(self.context.seed, "decorrelator", name), self.settings.hidden_dim
-        return nn.Sequential(linear(self.block, hidden, generator), nn.ReLU(), linear(hidden, self.block, generator))
-
     def views(self, default: Any) -> Sequence[Any]:
         return [default, default]
-
-    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.decorrelators])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         with torch.no_grad(), self._momentum_weights():
@@ -146,4 +141,4 @@ class DiVA(Margin):
             size = len(self.queue)
             places = (int(self.filled) + torch.arange(len(self._keys), device=self.queue.device)) % size
             self.queue[places] = self._keys
-            self.filled += len(self._keys)
+            self.filled.add_(len(self._keys))

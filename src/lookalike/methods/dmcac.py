@@ -14,12 +14,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import torch
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookalike.core import distributed
+from lookalike.core import distributed, seeds
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
-from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.core.settings import Settings
 from lookalike.data.augmentation import CenterView
 from lookalike.data.table import Table
@@ -103,13 +102,9 @@ class DMCACSettings(Settings):
 
     def split(self, table: Any, labels: np.ndarray, *, verbose: bool = False) -> DatabaseSplit:
         """Split the training images into queries and database."""
-        options: dict[str, Any] = {
-            "fraction": self.database_fraction,
-            "seed": self.split_seed,
-            "column": self.split_column,
-        }
-        options |= {"column": self.split_column, "allow_unanswered": self.allow_unanswered}
-        return split_database(labels, table, verbose=verbose, **options)
+        options: dict[str, Any] = {"column": self.split_column, "allow_unanswered": self.allow_unanswered}
+        options |= {"fraction": self.database_fraction, "seed": self.split_seed, "verbose": verbose}
+        return split_database(labels, table, **options)
 
 
 class DMCAC(Method):
@@ -133,28 +128,23 @@ class DMCAC(Method):
         "log": {"drift_every_n_steps": 20},
     }
     settings: DMCACSettings
-    database: Tensor
-    vectors: Tensor
-    refreshed_at: Tensor
-    maps: Tensor
-    refresh_cosine: Tensor
 
     def __init__(self, settings: DMCACSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.split = settings.split(context.table, context.labels.cpu().numpy())
         size = len(self.split.database)
         self.k = min(settings.k, size)
-        if self.k < settings.k and settings.full == "no" and distributed.is_main():
+        if self.k < settings.k and settings.full == "no":
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
-        generator = torch_rng(context.seed, "heads")
+        generator = seeds.torch_rng(context.seed, "heads")
         init, scale = settings.attention_init, settings.head_scale
         self.heads = losses.AttentionHeads(context.classes, context.dim, generator, init, scale)
-        self.register_buffer("database", torch.from_numpy(self.split.database))
-        self.register_buffer("vectors", torch.zeros(size, context.dim))
-        self.register_buffer("refreshed_at", torch.full((2,), -1))  # step and epoch of the last refresh
+        self.database = nn.Buffer(torch.from_numpy(self.split.database))
+        self.vectors = nn.Buffer(torch.zeros(size, context.dim))
+        self.refreshed_at = nn.Buffer(torch.full((2,), -1))  # step and epoch of the last refresh
         shape = len(settings.map_steps), len(ClassMaps._fields), min(context.classes, MAX_CLASSES), context.classes
-        self.register_buffer("maps", torch.full(shape, torch.nan))
-        self.register_buffer("refresh_cosine", torch.tensor(torch.nan))  # of vectors before and after the last refresh
+        self.maps = nn.Buffer(torch.full(shape, torch.nan))
+        self.refresh_cosine = nn.Buffer(torch.tensor(torch.nan))  # of vectors before and after the last refresh
         self._retriever: Retriever | None = None
         self._retriever_kind: str = settings.retriever
         self._differentiable_vectors: Tensor | None = None
@@ -307,7 +297,7 @@ class DMCAC(Method):
             return
         cosine = mean_cosine(rows)
         self.context.log("cosine", cosine)
-        if cosine > COLLAPSED and not self._warned and distributed.is_main():
+        if cosine > COLLAPSED and not self._warned:
             self._warned = True
             warn(
                 f"The embeddings are collapsing to one point (mean cosine {cosine:.3f} at step {self.context.step}): "
@@ -383,7 +373,6 @@ def split_database(
         if not len(rows):
             raise LookalikeError(f"The column `{column}` has no `{side}`.")
     single = np.setdiff1d(labels[split.database], labels[split.queries])
-    verbose = verbose and distributed.is_main()
     if column is None and len(single) and verbose:
         what = "1 class has" if len(single) == 1 else f"{len(single):,} classes have"
         warn(f"{what} a single image, which is in the database only: {_class_names(single, labels, table)}.")
@@ -404,7 +393,7 @@ def split_database(
 
 def _random_split(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
     """Whether a row is in the database: the first images of each class in a random order."""
-    keys = numpy_rng(seed, "database").random(len(labels))
+    keys = seeds.numpy_rng(seed, "database").random(len(labels))
     order = np.lexsort((keys, labels))
     _, starts, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
     target = np.clip(np.floor(fraction * counts + 0.5), 1, np.maximum(counts - 1, 1))

@@ -19,7 +19,7 @@ from lookalike.core.seeds import numpy_rng
 from lookalike.data import decode, thumbnail
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.evaluation.report_sections import ReportImages
-from lookalike.losses import dmcac as losses
+from lookalike.losses.dmcac import AttentionHeads, Database, attention_weights, retrieval_union
 from lookalike.methods.base import ReportContext
 
 MAX_CLASSES = 40  # classes of queries in a map
@@ -43,12 +43,7 @@ class ClassMaps(NamedTuple):
 
 @torch.no_grad()
 def class_maps(
-    z: Tensor,
-    labels: Tensor,
-    database: losses.Database,
-    heads: losses.AttentionHeads,
-    k: int | None,
-    shape: tuple[int, int],
+    z: Tensor, labels: Tensor, database: Database, heads: AttentionHeads, k: int | None, shape: tuple[int, int]
 ) -> ClassMaps:
     """Compute class maps as means over the queries z (n, F) of each class.
 
@@ -57,7 +52,6 @@ def class_maps(
     """
     shown, classes = shape
     queries, rows = heads.attention_queries(z), database.vectors
-    rows_of_class = torch.bincount(database.labels, minlength=classes).clamp(min=1)
     sums = torch.zeros(len(ClassMaps._fields), shown, classes, device=z.device)
     for start in range(0, len(z), BATCH):
         part = slice(start, start + BATCH)
@@ -71,7 +65,7 @@ def class_maps(
             by_class = torch.zeros(len(cosines), classes, device=z.device)
             by_class.scatter_add_(1, database.labels[members], weights)
             sums[n].index_add_(0, labels[part], by_class)
-    sums[-1] /= rows_of_class
+    sums[-1] /= torch.bincount(database.labels, minlength=classes).clamp(min=1)
     counts = torch.bincount(labels, minlength=shown).to(sums)
     return ClassMaps(*(sums / torch.where(counts > 0, counts, torch.nan)[:, None]))
 
@@ -100,11 +94,8 @@ def report_sections(context: ReportContext) -> dict[str, s.Section]:
 
 def _curves(context: ReportContext) -> list[s.Block]:
     log = context.run.read_log()
-    names = {
-        "divergence": "divergence of the views",
-        "classes": "classification",
-        "attention": "classification by attention",
-    }
+    names = {"divergence": "divergence of the views", "classes": "classification"}
+    names["attention"] = "classification by attention"
     terms, gradients = ({f"{kind}/{k}": v for k, v in names.items()} for kind in ("term", "gradient"))
     own = {"union/own": "fraction of the retrieved images", "attention/own": "attention"}
     sizes = {"union/mean": "mean", "union/min": "min", "union/max": "max"}
@@ -154,7 +145,7 @@ def _queries(context: ReportContext) -> list[s.Block]:
     state, settings, table = context.state, context.settings, context.table
     database = state["database"].numpy()
     images = ReportImages(table, context.run, context.labels, context.names, database)
-    heads = losses.AttentionHeads(len(context.names), state["vectors"].shape[1], scale=settings.head_scale)
+    heads = AttentionHeads(len(context.names), state["vectors"].shape[1], scale=settings.head_scale)
     heads.load_state_dict({name: state[f"heads.{name}"] for name in heads.state_dict()})
     k = min(settings.k, len(database))
     rows: list[s.HitRow] = []
@@ -167,9 +158,9 @@ def _queries(context: ReportContext) -> list[s.Block]:
         scores, neighbors = torch_top_k(z, state["vectors"], k)
         # Attention is over the union of the views, or over the whole database, as in training.
         all_rows = torch.arange(len(database)).expand(1, 1, -1)
-        union = losses.retrieval_union(neighbors[None] if settings.full == "no" else all_rows)
+        union = retrieval_union(neighbors[None] if settings.full == "no" else all_rows)
         vectors = state["vectors"][union.members]
-        weights = losses.attention_weights(heads, z[None], vectors, union.mask)[0].detach()
+        weights = attention_weights(heads, z[None], vectors, union.mask)[0].detach()
         members = union.members[0]
         for n, crop in enumerate(crops):
             name = f"view {n + 1}"
@@ -177,14 +168,8 @@ def _queries(context: ReportContext) -> list[s.Block]:
             best = weights[n].argsort(descending=True, stable=True)[:HITS]
             attended = [(int(members[m]), float(z[n] @ vectors[0, m]), float(weights[n, m])) for m in best]
             retrieved = [(int(m), float(score), None) for m, score in zip(neighbors[n][:HITS], scores[n], strict=False)]
-
-            def hit(place: int, score: float, weight: float | None, row: int = row) -> s.Hit:
-                target = int(database[place])
-                right = bool(context.labels[target] == context.labels[row])
-                return s.Hit(image=images.image(target), ok=right, score=score, probability=weight)
-
             lists = [
-                s.HitList(name=title, hits=[hit(*result) for result in results])
+                s.HitList(name=title, hits=[images.hit(int(database[place]), row, *rest) for place, *rest in results])
                 for title, results in (("retrieved", retrieved), ("attention", attended))
             ]
             rows.append(s.HitRow(query=s.Image(file=file, alt=name, label=label), lists=lists))

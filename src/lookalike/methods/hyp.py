@@ -14,7 +14,7 @@ from torch import Tensor
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
 from lookalike.losses.hyperbolic import hyperbolic_loss, spherical_loss
-from lookalike.methods._heads import embedding_layer, record_calls
+from lookalike.methods._utils import embedding_layer, record_calls
 from lookalike.methods.base import Batch, Method
 
 

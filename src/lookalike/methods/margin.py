@@ -55,8 +55,7 @@ class Margin(Method):
     def margin_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the margin loss of embeddings (n, d)."""
         noise = self.stream.pairs(3, batch.ids, self.context.step)
-        value: Tensor = self.criterion(z, batch.labels, noise)
-        return value
+        return self.criterion(z, batch.labels, noise)
 
 
 class RMarginSettings(MarginSettings):

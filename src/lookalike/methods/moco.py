@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
 from lookalike.memory.xbn import DriftSettings
-from lookalike.methods._heads import linear
-from lookalike.methods._utils import update_teacher
+from lookalike.methods._utils import linear, update_teacher
 from lookalike.methods.base import Batch, Context, LearningRates, Method
 
 
@@ -87,7 +86,7 @@ class MoCo(Method):
     def views(self, default: Any) -> Sequence[Any]:
         return [default] * self.views_per_image({})
 
-    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+    def param_groups(self, lrs: LearningRates) -> list[dict[str, Any]]:
         model = self.context.model
         return [{"name": "network", "params": [*model.parameters(), *self.parameters()], "lr": lrs.backbone}]
 
@@ -113,5 +112,4 @@ class MoCo(Method):
         # Every image of every step is its own class: its key is the positive, all other keys are negatives.
         labels = (self.context.step - 1) * count + torch.arange(count, device=query.device)
         enqueued = torch.arange(2 * count, device=query.device) >= count
-        value: Tensor = self.memory(torch.cat([query, key]), torch.cat([labels, labels]), enqueue_mask=enqueued)
-        return value
+        return self.memory(torch.cat([query, key]), torch.cat([labels, labels]), enqueue_mask=enqueued)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -68,19 +69,14 @@ class CropMethod(Method):
 
         Crops of one size go through the network together, as in the authors' code.
         """
-        seen = batch.views[:views]
         if self.settings.local_crops and batch.layer != PIXELS:
             raise LookalikeError(
                 "Local crops need pixels: set `views.mode` to end_to_end, or `method.local_crops` to 0."
             )
-        parts, start = [], 0
-        while start < len(seen):
-            stop = start
-            while stop < len(seen) and seen[stop].shape == seen[start].shape:
-                stop += 1
-            joined = Batch((torch.cat(seen[start:stop]),), batch.layer, batch.labels, batch.ids)
+        parts = []
+        for _, crops in groupby(batch.views[:views], key=lambda view: view.shape):
+            joined = Batch((torch.cat(list(crops)),), batch.layer, batch.labels, batch.ids)
             parts.append(self.context.features(joined, 0, model))
-            start = stop
         return torch.cat(parts)
 
 

@@ -15,16 +15,7 @@ from torch import Tensor, nn
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
 from lookalike.core.settings import Settings
-from lookalike.losses.pml import (
-    ActiveMultiSimilarityLoss,
-    ArcFaceLoss,
-    ContrastiveLoss,
-    MultiSimilarityLoss,
-    NormSoftmaxLoss,
-    ProxyAnchorLoss,
-    SupConLoss,
-    TripletLoss,
-)
+from lookalike.losses import pml
 from lookalike.methods.base import Batch, Context, Method
 
 FROM_CONTEXT = ("self", "num_classes", "embedding_dim", "generator")  # arguments that are not settings
@@ -65,8 +56,7 @@ class LossMethod(Method):
         return self.loss_class(**options)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
-        value: Tensor = self.criterion(embeddings["z"], batch.labels)
-        return value
+        return self.criterion(embeddings["z"], batch.labels)
 
 
 class MultiSimilarity(LossMethod):
@@ -84,7 +74,7 @@ class MultiSimilarity(LossMethod):
         Literal["all", "active"],
         pydantic.Field("all", description="Average over all anchors, or over those with a mined pair of the kind."),
     )
-    Settings = settings_of(MultiSimilarityLoss, average=average)
+    Settings = settings_of(pml.MultiSimilarityLoss, average=average)
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4}}
 
     def make_loss(self) -> nn.Module:
@@ -93,7 +83,7 @@ class MultiSimilarity(LossMethod):
             raise LookalikeError(
                 "`method.average` is active, which needs the miner: set `method.epsilon`, for example to 0.1."
             )
-        kind = ActiveMultiSimilarityLoss if s.average == "active" else MultiSimilarityLoss
+        kind = pml.ActiveMultiSimilarityLoss if s.average == "active" else pml.MultiSimilarityLoss
         return kind(s.alpha, s.beta, s.base, s.epsilon)
 
 
@@ -116,21 +106,21 @@ def loss_method(name: str, loss: type[nn.Module], about: str, **learning_rates: 
 
 SupCon = loss_method(
     "supcon",
-    SupConLoss,
+    pml.SupConLoss,
     "Supervised contrastive loss; good when the backbone is trained, overfits early on fixed features.",
     lr=3e-4,
 )
 Contrastive = loss_method(
-    "contrastive", ContrastiveLoss, "Contrastive loss on cosine similarity, with or without a miner.", lr=3e-4
+    "contrastive", pml.ContrastiveLoss, "Contrastive loss on cosine similarity, with or without a miner.", lr=3e-4
 )
-Triplet = loss_method("triplet", TripletLoss, "Triplet margin loss with triplets mined in the batch.", lr=1e-4)
+Triplet = loss_method("triplet", pml.TripletLoss, "Triplet margin loss with triplets mined in the batch.", lr=1e-4)
 ProxyAnchor = loss_method(
     "proxy_anchor",
-    ProxyAnchorLoss,
+    pml.ProxyAnchorLoss,
     "Proxy-Anchor loss: the batch is compared with one learned proxy per class, which is dropped after training.",
     lr=1e-3,
 )
-NormSoftmax = loss_method("norm_softmax", NormSoftmaxLoss, "Normalized softmax: classification by cosine.", lr=1e-3)
+NormSoftmax = loss_method("norm_softmax", pml.NormSoftmaxLoss, "Normalized softmax: classification by cosine.", lr=1e-3)
 ArcFace = loss_method(
-    "arcface", ArcFaceLoss, "ArcFace: classification by angle with an additive margin.", lr=3e-4, loss_lr=5e-4
+    "arcface", pml.ArcFaceLoss, "ArcFace: classification by angle with an additive margin.", lr=3e-4, loss_lr=5e-4
 )

@@ -5,8 +5,7 @@ The formula is in :mod:`lookalike.losses.s2sd`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
@@ -14,8 +13,8 @@ from torch.nn import functional
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses.s2sd import distillation_loss
-from lookalike.methods._heads import linear, record_calls
-from lookalike.methods.base import Batch, Context, LearningRates
+from lookalike.methods._utils import record_calls, two_layers
+from lookalike.methods.base import Batch, Context
 from lookalike.methods.margin import RMargin, RMarginSettings
 
 
@@ -45,6 +44,7 @@ class S2SD(RMargin):
     """
 
     name = "s2sd"
+    head_modules = ("targets", "target_losses")
     Settings = S2SDSettings
     default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
     settings: S2SDSettings
@@ -52,15 +52,11 @@ class S2SD(RMargin):
     def __init__(self, settings: S2SDSettings, context: Context) -> None:
         super().__init__(settings, context)
         self.feature_dim = context.model.feature_dim
-        self.targets = nn.ModuleList(self._branch(dim) for dim in settings.target_dims)
+        self.targets = nn.ModuleList(
+            two_layers(self.feature_dim, dim, dim, torch_rng(context.seed, "target", dim))
+            for dim in settings.target_dims
+        )
         self.target_losses = nn.ModuleList(self.make_loss() for _ in settings.target_dims)
-
-    def _branch(self, dim: int) -> nn.Module:
-        generator = torch_rng(self.context.seed, "target", dim)
-        return nn.Sequential(linear(self.feature_dim, dim, generator), nn.ReLU(), linear(dim, dim, generator))
-
-    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.targets, self.target_losses])
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         with record_calls(self.context.model.head) as calls:

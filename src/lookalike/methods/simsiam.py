@@ -5,14 +5,13 @@ The loss is lightly's.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from lookalike.methods._heads import linear
-from lookalike.methods._utils import import_lightly
-from lookalike.methods.base import Batch, Context, LearningRates
+from lookalike.methods._utils import import_lightly, linear
+from lookalike.methods.base import Batch, Context
 from lookalike.methods.multi_crop import GLOBAL_VIEWS, CropMethod, CropSettings, images_first
 
 
@@ -40,6 +39,7 @@ class SimSiam(CropMethod):
     """
 
     name = "simsiam"
+    head_modules = ("projection", "prediction")
     Settings = SimSiamSettings
     default_overrides: ClassVar = {
         "optimizer": {"kind": "sgd", "lr": 3e-3, "head_lr": 0.05, "weight_decay": 1e-4},
@@ -63,9 +63,6 @@ class SimSiam(CropMethod):
         self.prediction = nn.Sequential(first, nn.BatchNorm1d(settings.prediction_dim), nn.ReLU(), last)
         self.criterion = import_lightly("loss", "NegativeCosineSimilarity", self.name)()
 
-    def param_groups(self, lrs: LearningRates, head_modules: Any = ()) -> list[dict[str, Any]]:
-        return super().param_groups(lrs, [*head_modules, self.projection, self.prediction])
-
     def embed(self, batch: Batch) -> dict[str, Tensor]:
         z = self.projection(self.crops(batch))
         views = len(batch.views)
@@ -77,5 +74,4 @@ class SimSiam(CropMethod):
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         p, z = embeddings["p"], embeddings["target"]
         pairs = [(v, w) for v in range(p.shape[1]) for w in range(GLOBAL_VIEWS) if v != w]
-        total = sum(self.criterion(p[:, v], z[:, w]) for v, w in pairs)
-        return total / len(pairs)
+        return sum(self.criterion(p[:, v], z[:, w]) for v, w in pairs) / len(pairs)

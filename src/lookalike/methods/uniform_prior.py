@@ -5,7 +5,6 @@ The formulas are in :mod:`lookalike.losses.uniform_prior`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from lookalike.core.seeds import torch_rng
 from lookalike.losses import uniform_prior as prior
-from lookalike.methods._heads import record_calls
+from lookalike.methods._utils import record_calls
 from lookalike.methods.base import Batch, Context, LearningRates
 from lookalike.methods.margin import Margin, MarginSettings
 
@@ -53,8 +52,6 @@ class UniformPrior(Margin):
     name = "uniform_prior"
     Settings = UniformPriorSettings
     settings: UniformPriorSettings
-    scale: Tensor
-    updates: Tensor
 
     def __init__(self, settings: UniformPriorSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -65,14 +62,14 @@ class UniformPrior(Margin):
             self.register_buffer(f"layer_{i}", layer)
             self.register_buffer(f"mean_{i}", torch.zeros_like(layer))
             self.register_buffer(f"square_{i}", torch.zeros_like(layer))
-        self.register_buffer("scale", torch.zeros(()))
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+        self.scale = nn.Buffer(torch.zeros(()))
+        self.updates = nn.Buffer(torch.zeros((), dtype=torch.int64))
         self._rows: Tensor | None = None
         self._lr = settings.lr
 
-    def param_groups(self, lrs: LearningRates, head_modules: Sequence[nn.Module] = ()) -> list[dict[str, Any]]:
+    def param_groups(self, lrs: LearningRates) -> list[dict[str, Any]]:
         self._lr = self.settings.lr or lrs.backbone
-        return super().param_groups(lrs, head_modules)
+        return super().param_groups(lrs)
 
     @property
     def layers(self) -> list[Tensor]:
@@ -108,7 +105,7 @@ class UniformPrior(Margin):
         with torch.enable_grad():
             loss = prior.discriminator_loss(layers, self._rows, noise)
         gradients = torch.autograd.grad(loss, layers)
-        self.updates += 1
+        self.updates.add_(1)
         count = int(self.updates)
         for i, gradient in enumerate(gradients):  # Adam with β 0.5 and 0.999
             mean, square = self.get_buffer(f"mean_{i}"), self.get_buffer(f"square_{i}")

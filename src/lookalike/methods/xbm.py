@@ -10,9 +10,8 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
-from lookalike.core import distributed
 from lookalike.core.progress import say
 from lookalike.core.settings import Settings
 from lookalike.memory import CrossBatchMemory
@@ -112,7 +111,6 @@ class XBM(Method):
     Settings: ClassVar[type[XBMSettings]] = XBMSettings
     default_overrides: ClassVar = {"optimizer": {"lr": 1e-4}, "log": {"drift_every_n_steps": 20}}
     settings: XBMSettings
-    start_step: Tensor
 
     def __init__(self, settings: XBMSettings, context: Context) -> None:
         super().__init__(settings, context)
@@ -124,13 +122,13 @@ class XBM(Method):
         self.memory = make_memory(settings, context.dim, rows, settings=memory_settings, watch=watch)
         self.waits = chosen.warmup_steps == "auto" and bool(chosen.size)
         wait = 0 if not chosen.size else context.steps // 2 if self.waits else int(chosen.warmup_steps)
-        self.register_buffer("start_step", torch.tensor(wait + 1))
+        self.start_step = nn.Buffer(torch.tensor(wait + 1))
         self.batch_only = make_memory(settings, context.dim, context.batch) if wait else None
         head = {id(p) for part in (context.model.head, context.model.norm) for p in part.parameters()}
         frozen = not any(p.requires_grad for p in context.model.parameters() if id(p) not in head)
         self.checks_correction = frozen and self.memory.drift is not None
         self.memory.corrects = not self.checks_correction  # until drift has been measured
-        self._noise, self._said = 0.0, False
+        self._noise, self._announced = 0.0, False
 
     def needs_drift(self) -> bool:
         return self.context.step % CHECK_EVERY == 0 and (self._waiting or self.checks_correction)
@@ -146,18 +144,14 @@ class XBM(Method):
         age = f"a step moves embeddings by {distance:.2g}, {moved:.2g} over the mean age of {mean_age:.0f} steps"
         if self._waiting and moved < MAX_PATH:
             self.start_step.fill_(step + 1)
-            self._say(f"The memory is used from step {step + 1:,} on: {age}.")
+            say(f"The memory is used from step {step + 1:,} on: {age}.")
         if self.checks_correction:
             corrects = moved >= self._noise
-            if corrects != self.memory.corrects or not self._said:
-                self._said = True
+            if corrects != self.memory.corrects or not self._announced:
+                self._announced = True
                 what = "are corrected" if corrects else "stay as they are: the backbone is frozen"
-                self._say(f"Stored embeddings {what}; {age}, the noise of a batch's mean {self._noise:.2g}.")
+                say(f"Stored embeddings {what}; {age}, the noise of a batch's mean {self._noise:.2g}.")
             self.memory.corrects = corrects
-
-    def _say(self, text: str) -> None:
-        if distributed.is_main():
-            say(text)
 
     def before_step(self) -> None:
         """Fill the memory with random training images after the warm-up, if requested."""
@@ -175,20 +169,14 @@ class XBM(Method):
             self._noise = (z.shape[1] * sampling_noise(z, batch.labels)[0]) ** 0.5
         memory = self.batch_only if early and self.batch_only is not None else self.memory
         value: Tensor = memory(z, batch.labels, ids=batch.ids)
-        if not early:
-            self._log()
-        return value
-
-    def _log(self) -> None:
-        """Log the number of rows and the state of the filter, for the report."""
+        if early:
+            return value
         self.context.log("memory/rows", self.memory.count)
         if self.memory.settings.drift in ("axbn", "ema", "shrink"):
             report = self.memory.drift_report()
-            for name in ("gain", "window"):
+            for name in ("gain", "window", "r", "q") if report.get("auto") else ("gain", "window"):
                 self.context.log(f"memory/{name}", report[name])
-            if report.get("auto"):
-                self.context.log("memory/r", report["r"])
-                self.context.log("memory/q", report["q"])
+        return value
 
     def memory_rows(self, count: int) -> WatchedRows | None:
         watched = WatchedRows(*(part[:count] for part in self.memory.watched_rows()))

@@ -24,8 +24,17 @@ from lookalike.methods.base import Method
 from lookalike.models import Embedder, features_for
 from lookalike.training.selection import embed_features
 from lookalike.training.settings import TrainSettings
-from lookalike.training.setup import VIEW_SEED, TrainingSetup, freeze, start_head, starting_model, training_images_of
-from lookalike.training.source import CachedSource, Rows, Source
+from lookalike.training.setup import (
+    VIEW_SEED,
+    CachedSource,
+    Rows,
+    Source,
+    TrainingSetup,
+    freeze,
+    start_head,
+    starting_model,
+    training_images_of,
+)
 from lookalike.training.split import Division
 
 HeadAndNorm = tuple[Any, Any]  # the head, and the norm layer behind it

@@ -116,13 +116,8 @@ class _Joint:
 @contextlib.contextmanager
 def preserve_statistics(*modules: nn.Module) -> Iterator[None]:
     """Restore the running statistics at the end of the block: for a forward pass that will be repeated."""
-    saved = [
-        (buffer, buffer.clone())
-        for module in modules
-        for layer in layers(module)
-        if layer.training
-        for buffer in layer.buffers(recurse=False)
-    ]
+    moving = [layer for module in modules for layer in layers(module) if layer.training]
+    saved = [(buffer, buffer.clone()) for layer in moving for buffer in layer.buffers(recurse=False)]
     try:
         yield
     finally:

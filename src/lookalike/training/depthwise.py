@@ -86,5 +86,4 @@ def _gradients(grad: Tensor, x: Tensor, weight: Tensor, stride: Any, padding: An
     """The gradient of the input (0) or of the weights (1), as torch computes it."""
     mask = [which == 0, which == 1, False]
     options = stride, padding, [1, 1], False, [0, 0], len(weight)
-    out: Tensor = torch.ops.aten.convolution_backward(grad, x, weight.to(x.dtype), None, *options, mask)[which]
-    return out
+    return torch.ops.aten.convolution_backward(grad, x, weight.to(x.dtype), None, *options, mask)[which]

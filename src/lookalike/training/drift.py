@@ -79,20 +79,17 @@ def drift_section(log: Sequence[Mapping[str, Any]], every: int) -> s.Section | N
     note = f"The same pixels before and after a step, in evaluation mode, every {every} steps (eq. 5)."
     blocks: list[s.Block] = [s.log_lines(log, "distance moved by one step", names, title="Feature drift", note=note)]
     if any("memory/stale" in row for row in log):
-        names = {
+        keys = {
             "memory/stale": "as it is read (adapted)",
             "memory/stale_original": "as it was stored",
             "memory/floor": "floor: two views, one model",
         }
         note = "Stored rows against the same images embedded now; what lies on the floor is up to date."
-        blocks.append(
-            s.log_lines(log, "distance to the present embedding", names, title="Age of the memory", note=note)
-        )
+        blocks.append(s.log_lines(log, "distance to the present embedding", keys, title="Age of the memory", note=note))
     cosine = s.log_lines(log, "mean cosine", {"drift/cosine": "pairs of a batch"}, title="Collapse")
     last = [row["drift/cosine"] for row in log if "drift/cosine" in row][-1]
-    cosine.note = "Near 1 all embeddings lie on one point." + (
-        f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
-    )
+    collapsed = f" This run has collapsed: {last:.3f}." if last > COLLAPSED else ""
+    cosine.note = f"Near 1 all embeddings lie on one point.{collapsed}"
     blocks.append(cosine)
     if filter_text := describe_filter(log):
         blocks.append(s.Text(title="The filter", text=filter_text))

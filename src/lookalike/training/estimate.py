@@ -183,10 +183,8 @@ def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[
     spare = np.setdiff1d(np.arange(len(table)), train)
     rest = spare[:: max(len(spare) // max(IMAGES - len(train), 1), 1)][: max(IMAGES - len(train), 0)]
     rows = np.union1d(train, rest)
-    parts = [np.flatnonzero(np.isin(rows, np.intersect1d(side, rows))) for side in (division.validation, division.test)]
-    return table.take(rows), replace(
-        division, train=np.flatnonzero(np.isin(rows, train)), validation=parts[0], test=parts[1]
-    )
+    train, validation, test = (np.flatnonzero(np.isin(rows, s)) for s in (train, division.validation, division.test))
+    return table.take(rows), replace(division, train=train, validation=validation, test=test)
 
 
 def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:

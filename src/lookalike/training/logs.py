@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from lookalike.core import distributed
@@ -57,7 +56,9 @@ class Logs:
 
             # What an earlier try wrote beyond the step we go on from is hidden.
             board = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
-            self._writers.append(partial(_write_scalars, board))
+            self._writers.append(
+                lambda step, values: [board.add_scalar(name, value, step) for name, value in values.items()]
+            )
             self._closing.callback(board.close)
         return self
 
@@ -85,11 +86,6 @@ class Logs:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._closing.close()
-
-
-def _write_scalars(board: Any, step: int, values: dict[str, float]) -> None:
-    for name, value in values.items():
-        board.add_scalar(name, value, step)
 
 
 def _import(module: str) -> Any:

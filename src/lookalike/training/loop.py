@@ -17,28 +17,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lookalike.core import distributed, seeds
+from lookalike.core import distributed, interrupts, progress, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
-from lookalike.core.interrupts import Stopped, stop_on_interrupt
-from lookalike.core.progress import Progress
 from lookalike.core.run import Run
 from lookalike.data.samplers import Sampler
 from lookalike.data.table import Table
-from lookalike.evaluation.classification import KNN_COUNTS, weighted_knn
-from lookalike.evaluation.retrieval import retrieval_metrics
+from lookalike.evaluation import classification, retrieval
 from lookalike.methods.base import PIXELS, Batch, Context, Method
 from lookalike.methods.collapse import mean_cosine
 from lookalike.models import Embedder
 from lookalike.models.heads import MomentumBatchNorm
 from lookalike.models.inference.torch_runtime import fused_graph
-from lookalike.training import checkpoint, drift
+from lookalike.training import checkpoint, depthwise, drift, optim
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
-from lookalike.training.depthwise import FastDepthwise
 from lookalike.training.logs import Logs
-from lookalike.training.optim import lr_factor, make_optimizer
 from lookalike.training.settings import TrainSettings
-from lookalike.training.source import Source
+from lookalike.training.setup import Source
 from lookalike.training.step import device_random_state, joint_gradient, set_device_random_state
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
@@ -130,9 +125,8 @@ class Loop:
 
     def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run) -> None:
         self.settings, self.parts, self.run_folder = settings, parts, run
-        self.model = parts.model
-        self.device = parts.device
-        self.sampler, processes = parts.sampler, distributed.world_size()
+        self.model, self.device, self.sampler = parts.model, parts.device, parts.sampler
+        processes = distributed.world_size()
         if self.sampler.size < processes:
             raise LookalikeError(f"A joint batch of {self.sampler.size} cannot be shared by {processes} processes.")
         self.fabric = _fabric(self.device, settings.precision)
@@ -142,23 +136,14 @@ class Loop:
             split_statistics(self.model.backbone, settings.model.batch_norm_splits)
         # Anew: how much was drawn so far depends on what was cached. The same on every process.
         seeds.seed_everything(settings.seed)
-        self.context = Context(
-            model=self.model,
-            classes=parts.classes,
-            seed=settings.seed,
-            device=self.device,
-            steps=settings.steps,
-            batch=self.sampler.size,
-            table=parts.train_table,
-            labels=torch.from_numpy(parts.train_labels).to(self.device),
-            encode=self.encode,
-            encode_backward=self.encode_backward,
-        )
+        sizes = (parts.classes, settings.seed, self.device, settings.steps, self.sampler.size)
+        labels = torch.from_numpy(parts.train_labels).to(self.device)
+        self.context = Context(self.model, *sizes, parts.train_table, labels, self.encode, self.encode_backward)
         self.method: Method = parts.make_method(self.context).to(self.device)
         if settings.model.batch_norm == "gathered":
             gather_statistics(self.method)
         self.source = parts.make_source(self.method)
-        self.optimizer: Any = self.fabric.setup_optimizers(make_optimizer(self.method, settings))
+        self.optimizer: Any = self.fabric.setup_optimizers(optim.make_optimizer(self.method, settings))
         self.done = TrainingProgress()
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
@@ -171,11 +156,15 @@ class Loop:
             self._restore()
         settings, done, method = self.settings, self.done, contextlib.closing(self.method)
         self.train_mode()
-        with method, Logs(self.run_folder, settings, start=done.step) as logs, stop_on_interrupt() as stopped:
+        with (
+            method,
+            Logs(self.run_folder, settings, start=done.step) as logs,
+            interrupts.stop_on_interrupt() as stop,
+        ):
             if not done.scores and done.step == 0:
                 self._evaluate(0, logs)
                 self._save()
-            with Progress(f"{self.method.command.capitalize()}ing", settings.steps, shown=distributed.is_main()) as bar:
+            with progress.Progress(f"{self.method.command.capitalize()}ing", settings.steps) as bar:
                 bar.done = done.step
                 while done.step < settings.steps and not done.finished:
                     step = done.step + 1
@@ -189,19 +178,18 @@ class Loop:
                     if last or step % settings.evaluate_every == 0:
                         self._evaluate(step, logs)
                         patience = settings.early_stopping
-                        if patience is not None and done.stale >= patience and not last:
-                            done.stopped_early = True
+                        done.stopped_early = patience is not None and done.stale >= patience and not last
                         done.finished = last or done.stopped_early
                         self._save()
                     elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
                         self._save()
                     bar.advance(note=f"loss {loss:.3f}")
-                    if distributed.any_rank(stopped.is_set()) and not done.finished:
+                    if distributed.any_rank(stop.is_set()) and not done.finished:
                         self._save()
-                        raise Stopped(
+                        raise interrupts.Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
                             f"Continue with: lookalike {self.method.command} --resume {self.run_folder.path}",
-                            terminated=stopped.terminated,
+                            terminated=stop.terminated,
                         )
         done.finished = True
         return done
@@ -213,7 +201,7 @@ class Loop:
         context.epoch, place = divmod(step - 1, self.sampler.steps_per_epoch)
         if place == 0:
             self.method.on_epoch()
-        factor = lr_factor(step, settings.steps, settings.schedule)
+        factor = optim.lr_factor(step, settings.steps, settings.schedule)
         for group in self.optimizer.param_groups:
             still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
             group["lr"] = 0.0 if still else group["initial"] * factor
@@ -224,23 +212,15 @@ class Loop:
         every = settings.log.drift_every_n_steps
         logged = bool(every) and step % every == 0
         before = self._embed_batch(mine) if logged or self.method.needs_drift() else None
-        loss = joint_gradient(
-            self.method,
-            mine,
-            joint,
-            accumulate=min(settings.accumulation_steps, len(mine)),
-            autocast=self._autocast,
-            backward=self.fabric.backward,
-        ).item()
+        parts, backward = min(settings.accumulation_steps, len(mine)), self.fabric.backward
+        loss = joint_gradient(self.method, mine, joint, parts, autocast=self._autocast, backward=backward).item()
         if not math.isfinite(loss):
             raise LookalikeError(
                 f"The loss is not finite at step {step}; lower the learning rate ({settings.optimizer.lr:g}) or set "
                 f"`max_grad_norm`. The checkpoint of step {self.done.scores[-1][0] if self.done.scores else 0} is kept."
             )
-        if settings.max_grad_norm is not None:
-            self.fabric.clip_gradients(
-                self.method, self.optimizer, max_norm=settings.max_grad_norm, error_if_nonfinite=False
-            )
+        if (limit := settings.max_grad_norm) is not None:
+            self.fabric.clip_gradients(self.method, self.optimizer, max_norm=limit, error_if_nonfinite=False)
         self.method.before_update()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -253,7 +233,7 @@ class Loop:
     def _autocast(self) -> Iterator[None]:
         """The precision of the network's forward pass."""
         fast = self.settings.precision == "bf16" and self.device.type == CPU
-        with self.fabric.autocast(), FastDepthwise() if fast else contextlib.nullcontext():
+        with self.fabric.autocast(), depthwise.FastDepthwise() if fast else contextlib.nullcontext():
             yield
 
     # ---- the drift meter -------------------------------------------------------------------------
@@ -321,9 +301,8 @@ class Loop:
         """Unit embeddings of table rows at the center crop, in evaluation mode, shared among processes."""
         model = (model or self.model).eval()
         mine = rows[distributed.rank_slice(len(rows))]
-        graph = (
-            fused_graph(model, "pooled", self.settings.precision, len(mine)) if self.source.layer == PIXELS else None
-        )
+        pixels, precision = self.source.layer == PIXELS, self.settings.precision
+        graph = fused_graph(model, "pooled", precision, len(mine)) if pixels else None
         out = [torch.empty(0, self.model.dim, device=self.device)]
         out += [z for _, z in self._centers(mine, model, graph)]
         self.train_mode()
@@ -361,7 +340,7 @@ class Loop:
         else:
             rows = self.parts.validation
             vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
-            metrics = retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            metrics = retrieval.retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, metrics[self.settings.metric], metrics["map@r"])
             logs.write(step, **{f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
         if self.settings.log.test_classes:
@@ -380,17 +359,18 @@ class Loop:
         codes = self.parts.labels[test]
         chosen = np.isin(codes, np.unique(codes[codes >= 0])[:classes])
         vectors = self.encode(table.take(test[chosen])).cpu().numpy()
-        return {"test/recall@1": retrieval_metrics(vectors, codes[chosen]).mean()["recall@1"]}
+        return {"test/recall@1": retrieval.retrieval_metrics(vectors, codes[chosen]).mean()["recall@1"]}
 
     def _neighbors(self) -> dict[str, float]:
         """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
-        known, held_out = self.parts.known, self.parts.test
-        labels = self.parts.labels
+        known, held_out, labels = self.parts.known, self.parts.test, self.parts.labels
         out: dict[str, float] = {}
         for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
             rows = [self.embed(side, model).cpu().numpy() for side in (known, held_out)]
             arguments = (rows[0], labels[known], rows[1], labels[held_out])
-            result = weighted_knn(*arguments, k=KNN_COUNTS, temperature=self.method.knn_temperature)
+            result = classification.weighted_knn(
+                *arguments, k=classification.KNN_COUNTS, temperature=self.method.knn_temperature
+            )
             prefix = f"{name}_" if name else ""
             out |= {f"knn/{prefix}accuracy@{k}": value for k, value in result.accuracy.items()}
         return out

@@ -15,48 +15,35 @@ from lookalike.core import report_blocks as s
 from lookalike.core.imports import package_versions
 from lookalike.core.run import Run
 from lookalike.evaluation import report_sections as sections
-from lookalike.evaluation import training_overlap
+from lookalike.evaluation import retrieval, training_overlap, verdicts
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.report_sections import EvaluatedModel, ReportImages
-from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.evaluation.verdicts import metric_name, p_text
 from lookalike.methods.base import ReportContext
 from lookalike.methods.collapse import HEALTHY, STATES
-from lookalike.training import checkpoint
-from lookalike.training.drift import drift_section
+from lookalike.training import checkpoint, drift
 from lookalike.training.loop import TrainingProgress
 from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
 from lookalike.training.setup import TrainingSetup
 
 GUARD_ORDER = s.CURVES + 6
 GUARD_PREFIX = "guard/"
-GUARD_CHARTS = (
-    (
-        "What the prototypes say about an image",
-        "clusters",
-        {"clusters": "told apart by the prototypes"},
-        "exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the image, at "
-        "most the smaller of block and batch.",
-    ),
-    (
-        "The two terms against their extremes",
+GUARD_CHARTS: dict[str, tuple[str, dict[str, str]]] = {  # title: label of the axis, and lines
+    "What the prototypes say about an image": ("clusters", {"clusters": "distinguished by the prototypes"}),
+    "The two terms against their extremes": (
         "fraction of log M",
         {"consistency": "disagreement of views", "balance": "imbalance of prototypes"},
-        "",
     ),
-    (
-        "Prototypes of the last images",
+    "Prototypes of the last images": (
         "prototypes",
         {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
-        "",
     ),
-    (
-        "Features",
-        "spread",
-        {"spread": "of the features"},
-        "About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
-    ),
-)
+    "Features": ("spread", {"spread": "of the features"}),
+}
+GUARD_NOTES = {
+    "clusters": "exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the "
+    "image, at most the smaller of block and batch.",
+    "spread": "About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
+}
 PROTOTYPES_ORDER = s.CURVES + 7
 LARGEST, NEAREST = 12, 6
 
@@ -81,7 +68,7 @@ def write_sections(
     """
     written: dict[str, s.Section | None] = {
         "curves": curves_section(run, parts, done),
-        "drift": drift_section(run.read_log(), parts.settings.log.drift_every_n_steps),
+        "drift": drift.drift_section(run.read_log(), parts.settings.log.drift_every_n_steps),
         **method_sections(run, parts),
         "audit": audit_section(audit, parts),
         "settings": settings_section(run, parts),
@@ -167,12 +154,12 @@ def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.
     log, rows = run.read_log(), parts.validation
     metric = parts.settings.metric if parts.settings.metric != "r_precision" else "map@r"
     note = f"{len(rows):,} images held out of training to choose the step."
-    label = f"{metric_name(metric)}, validation"
+    label = f"{verdicts.metric_name(metric)}, validation"
     score = s.log_lines(log, label, {f"validation/{metric}": TRAINED}, note=note)
     blocks: list[s.Block] = []
     if score.series:
         start = embed_features(parts.first_head, parts.features[rows], parts.first_norm)
-        frozen = retrieval_metrics(start, parts.labels[rows], recall_at=(1,)).mean()[metric]
+        frozen = retrieval.retrieval_metrics(start, parts.labels[rows], recall_at=(1,)).mean()[metric]
         for name, value in ((FROZEN, frozen), (START, score.series[0].y[0])):
             score.series.append(s.Series(name=name, x=[0], y=[value], dashed=True))
         score.marks = [s.Mark(x=done.best_step, label=f"best: step {done.best_step}")]
@@ -206,15 +193,12 @@ def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     verb = methods.find(parts.settings.method.name).command
     command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
-    return s.Section(
-        title="Settings",
-        order=s.SETTINGS,
-        blocks=[
-            s.Code(title="The command that repeats it", text=command),
-            s.Code(title="Settings", text=text, folded=True),
-            s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
-        ],
-    )
+    blocks: list[s.Block] = [
+        s.Code(title="The command that repeats it", text=command),
+        s.Code(title="Settings", text=text, folded=True),
+        s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
+    ]
+    return s.Section(title="Settings", order=s.SETTINGS, blocks=blocks)
 
 
 def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
@@ -233,16 +217,11 @@ def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Se
 
 def knn_section(knn: KNNComparison, message: str, line: str) -> s.Section:
     """The verdict on a model trained without labels, and the k-NN accuracy of every model."""
-    change = knn.difference
-    gain = {name: 100 * getattr(change, name) for name in ("low", "high")}
-    figures = [s.Figure(label=f"k-NN accuracy, {name}", value=s.Value.of(band)) for name, band in knn.intervals.items()]
-    points = s.Value(value=100 * change.difference, **gain, digits=1, signed=True, unit="points")
-    figures.append(s.Figure(label="difference", value=points, note=p_text(change.p)))
-    tone = "better" if change.better else "worse" if change.worse else "same"
+    figures = verdicts.comparison_figures("k-NN accuracy", knn.intervals, knn.difference)
     counts = list(next(iter(knn.accuracy.values())))
     rows: list[list[s.Cell]] = [[name, *(round(by[k], 4) for k in counts)] for name, by in knn.accuracy.items()]
     blocks: list[s.Block] = [
-        s.Verdict(message=message, figures=figures, line=line, tone=tone),  # type: ignore[arg-type]
+        s.Verdict(message=message, figures=figures, line=line, tone=knn.difference.tone),
         s.Grid(title="k-NN accuracy", columns=["model", *(f"{k} neighbors" for k in counts)], rows=rows),
     ]
     return s.Section(title="Verdict", order=s.VERDICT, blocks=blocks)
@@ -262,9 +241,11 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
     state = STATES[int(readings["state"])]
     alarm = f" The guard first warned at step {alarms[0]:,}." if alarms else ""
     blocks: list[s.Block] = [s.Text(text=f"At the end the run is {state}.{alarm}")]
-    for title, label, names, note in GUARD_CHARTS:
+    dashed = [GUARD_PREFIX + "in_use_at_random"]
+    for title, (label, names) in GUARD_CHARTS.items():
         keys = {GUARD_PREFIX + name: text for name, text in names.items()}
-        blocks.append(s.log_lines(log, label, keys, title=title, note=note, dashed=[GUARD_PREFIX + "in_use_at_random"]))
+        note = GUARD_NOTES.get(label, "")
+        blocks.append(s.log_lines(log, label, keys, title=title, note=note, dashed=dashed))
     rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(readings.items())]
     blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))
     return s.Section(title="Collapse guard", order=GUARD_ORDER, blocks=blocks)

@@ -17,14 +17,13 @@ from torch import Tensor, nn
 from lookalike import methods
 from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
-from lookalike.core.seeds import numpy_rng
+from lookalike.core.seeds import sample_rows
 from lookalike.data.table import Table
 from lookalike.evaluation.bootstrap import Interval, PairedDifference, bootstrap_interval, paired_test
 from lookalike.evaluation.classification import KNN_COUNTS, KNN_NEIGHBORS, KNN_TEMPERATURE, weighted_knn
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.models.heads import BlockLinear
-from lookalike.models.pooling import unit
+from lookalike.models import heads, pooling
 from lookalike.models.prototypes import Assignment, Prototypes
 from lookalike.training import checkpoint
 from lookalike.training.loop import TrainingProgress
@@ -34,6 +33,7 @@ FROZEN, START, TRAINED, UNDECIDED = "starting model", "step 0", "trained", "unde
 MEASURES = ("recall@1", "recall@10", "map@r", "r_precision")
 CARD_METRICS = ("recall@1", "map@r")
 MAX_FACET_ROWS = 10_000
+EMBED_ROWS = 8192  # embedded at a time
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Outcome:
                 "differences": self.differences,
             }
         if self.neighbors is not None:
-            out["knn"] = self.neighbors.to_json()
+            out["knn"] = asdict(self.neighbors)
         return out
 
 
@@ -103,13 +103,13 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
         how = {"query": np.isin(rows, queries), "gallery": np.isin(rows, parts.known)}
     gallery = np.flatnonzero(how["gallery"]) if how else np.arange(len(rows))
     measured: dict[str, EvaluatedModel] = {}
-    if len(rows) and _pairs(parts.labels[rows]):
+    labels = parts.labels[rows]
+    if (np.unique(labels[labels >= 0], return_counts=True)[1] >= 2).any():
         vectors = {
             FROZEN: embed_features(parts.first_head, parts.features[rows], parts.first_norm),
             START: embed_features(start_head, parts.features[rows], parts.start_norm),
             TRAINED: _trained(parts, rows),
         }
-        labels = parts.labels[rows]
         for name, embeddings in vectors.items():
             measured[name] = EvaluatedModel(name, embeddings, retrieval_metrics(embeddings, labels, **how))
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
@@ -125,19 +125,16 @@ def _select_pretrained(
 ) -> Outcome:
     """Select by k-NN accuracy on held-out images; without labeled images the result is undecided."""
     if not outcome.measured:
-        selected = TRAINED if parts.settings.keep == "trained" else UNDECIDED
-        message = "Undecided: there are no labeled images to measure on. "
-        message += (
-            "The trained model is kept, as requested."
-            if selected == TRAINED
-            else f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
-        )
+        selected = UNDECIDED
+        result = f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
+        if parts.settings.keep == "trained":
+            selected, result = TRAINED, "The trained model is kept, as requested."
+        message = f"Undecided: there are no labeled images to measure on. {result}"
         return replace(outcome, selected=selected, message=message)
     vectors = {name: knn.vectors for name, knn in outcome.measured.items() if name != START}
     for name in iterate_extra_models(parts, best):
         vectors[name] = _trained(parts, outcome.rows)
-    labels = parts.labels[outcome.rows]
-    knn = compare_knn(vectors, labels, how["gallery"], how["query"])
+    knn = compare_knn(vectors, parts.labels[outcome.rows], how["gallery"], how["query"])
     selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
     return replace(outcome, neighbors=knn, selected=selected, message=knn.message(selected == TRAINED))
 
@@ -168,10 +165,6 @@ def _points(change: PairedDifference) -> str:
     return f"{value} points ({low} to {high})"
 
 
-def _pairs(labels: np.ndarray) -> bool:
-    return bool((np.unique(labels[labels >= 0], return_counts=True)[1] >= 2).any())
-
-
 def query_gallery_masks(table: Table) -> dict[str, Any]:
     """Query and gallery masks for `retrieval`, if the table separates them; else empty."""
     if table.has("is_query") and table.has("is_gallery"):
@@ -191,31 +184,28 @@ def _start_head(parts: TrainingSetup, run: Run) -> nn.Module:
     head = nn.Linear(state["weight"].shape[1], state["weight"].shape[0])
     head.load_state_dict(state)
     trained = parts.model.head
-    return BlockLinear.from_linear(head, trained.blocks) if isinstance(trained, BlockLinear) else head
+    return heads.BlockLinear.from_linear(head, trained.blocks) if isinstance(trained, heads.BlockLinear) else head
 
 
 @torch.no_grad()
-def embed_features(
-    head: nn.Module, features: np.ndarray, norm: nn.Module | None = None, size: int = 8192
-) -> np.ndarray:
+def embed_features(head: nn.Module, features: np.ndarray, norm: nn.Module | None = None) -> np.ndarray:
     """Unit embeddings that a head, and a norm layer after it, make of pooled features.
 
     Args:
         head: The head; an identity leaves the features unchanged.
         features: Pooled features.
         norm: Layer after the head, or None.
-        size: Rows of a block.
 
     Shape:
         - features: ``(n, feature_dim)``; output: ``(n, embedding_dim)``.
     """
-    norm = None if norm is None or isinstance(norm, nn.Identity) else norm.eval()
-    device = next((p.device for p in head.parameters()), None)
-    out = []
-    for start in range(0, len(features), size):
-        rows = unit(torch.from_numpy(np.array(features[start : start + size], np.float32)).to(device))
-        rows = rows if isinstance(head, nn.Identity) else unit(head(rows))
-        out.append((rows if norm is None else unit(norm(rows))).cpu().numpy())
+    device, out = next((p.device for p in head.parameters()), None), []
+    for start in range(0, len(features), EMBED_ROWS):
+        rows = pooling.unit(torch.from_numpy(np.array(features[start : start + EMBED_ROWS], np.float32)).to(device))
+        for layer in (head, norm):
+            if layer is not None and not isinstance(layer, nn.Identity):
+                rows = pooling.unit(layer.eval()(rows))
+        out.append(rows.cpu().numpy())
     return np.concatenate(out)
 
 
@@ -223,8 +213,7 @@ def _trained(parts: TrainingSetup, rows: np.ndarray) -> np.ndarray:
     views = parts.settings.views
     if views.mode == "cached" and views.layer == "pooled":
         return embed_features(parts.model.head, parts.features[rows], parts.model.norm)
-    vectors: np.ndarray = parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
-    return vectors
+    return parts.model.encode(parts.table.take(rows), runtime="torch", progress=True)
 
 
 @dataclass(frozen=True)
@@ -239,18 +228,13 @@ class KNNComparison:
     """Trained minus start, paired by image."""
     images: int
 
-    def to_json(self) -> dict[str, Any]:
-        by_name = {name: {str(k): v for k, v in by_k.items()} for name, by_k in self.accuracy.items()}
-        return {**asdict(self), "accuracy": by_name}
-
-    def message(self, kept: bool) -> str:
+    def message(self, use_trained: bool) -> str:
         points = _points(self.difference)
         summary = f"k-NN accuracy {points} over the starting model, on {self.images:,} held-out images"
         if self.difference.better:
             return f"Pretraining helped: {summary}."
-        return f"Pretraining was not shown to help: {summary}. " + (
-            "The trained model is kept, as requested." if kept else "The starting model is kept."
-        )
+        result = "The trained model is kept, as requested." if use_trained else "The starting model is kept."
+        return f"Pretraining was not shown to help: {summary}. {result}"
 
 
 def compare_knn(
@@ -296,9 +280,7 @@ def prototype_facet(parts: TrainingSetup, tensors: Mapping[str, Tensor]) -> Prot
     """Assign training images to prototypes with the present model; prototypes with one image are dropped."""
     if not tensors:
         return None
-    rows = parts.train
-    if len(rows) > MAX_FACET_ROWS:
-        rows = np.sort(numpy_rng(parts.settings.data.split_seed, "facet").choice(rows, MAX_FACET_ROWS, replace=False))
+    rows = sample_rows(parts.train, MAX_FACET_ROWS, parts.settings.data.split_seed, "facet")
     features = parts.model.features(parts.table.take(rows), runtime="torch", progress=True)
     prototypes = Prototypes(tensors).select_used(features)
     return PrototypeFacet(rows, prototypes, prototypes.assign(features)) if len(prototypes) else None

@@ -1,17 +1,21 @@
 """Build everything the training loop needs from settings and a table: model with head, sources, sampler, method.
 
-Built the same way in every process of a run and in every resumed one; costly parts come from caches.
+Built the same way in every process of a run and in every resumed one; costly parts come from caches. Random
+choices of a source of images depend on the seed, the step and the position in the joint batch, so every process can
+load its own part, and a resumed run sees what an uninterrupted one would have seen.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lookalike import methods
 from lookalike.core import distributed
@@ -19,18 +23,15 @@ from lookalike.core.device import CPU, resolve, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
-from lookalike.core.seeds import derive, numpy_rng, seed_everything
+from lookalike.core.seeds import derive, numpy_rng, sample_rows, seed_everything
 from lookalike.data.augmentation import CenterView, CropView, RandomView
 from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler, SubsetSampler
 from lookalike.data.table import Table
 from lookalike.losses.pml import SupConLoss
-from lookalike.methods.base import Context, Method
-from lookalike.models import Embedder, features_for
-from lookalike.models.heads import make_norm
-from lookalike.models.pooling import unit
+from lookalike.methods.base import PIXELS, Context, Method
+from lookalike.models import Embedder, features_for, heads, pooling
 from lookalike.training import checkpoint
 from lookalike.training.settings import SamplerSettings, TrainSettings
-from lookalike.training.source import CachedSource, PixelSource, Rows, Source
 from lookalike.training.split import Division
 
 VIEW_SEED = 0  # of the cached views: runs with different seeds share them
@@ -73,9 +74,7 @@ class TrainingSetup:
     def known(self) -> np.ndarray:
         """Labeled training rows that held-out images are compared with; a sample if there are very many."""
         rows, count = self.train[self.labels[self.train] >= 0], self.settings.log.knn_images
-        if count is None or len(rows) <= count:
-            return rows
-        return np.sort(numpy_rng(self.settings.data.split_seed, "known").choice(rows, count, replace=False))
+        return sample_rows(rows, count or len(rows), self.settings.data.split_seed, "known")
 
     def __post_init__(self) -> None:
         self.train, self.validation, self.test = self.division.train, self.division.validation, self.division.test
@@ -92,16 +91,16 @@ class TrainingSetup:
     def make_source(self, method: Method) -> Source:
         """The source of views that the settings ask for: cached outputs of a frozen layer, or pixels."""
         chosen, pre, seed = self.settings.views, self.model.preprocess, self.settings.seed
-        random, show, count = self.random_view(), distributed.is_main(), len(self.table)
+        random, count = self.random_view(), len(self.table)
         views = method.views(random)
         if chosen.mode == "end_to_end":
             from lookalike.data import PixelCache
 
-            pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=show)
+            pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=True)
             return PixelSource(pixels, views, CenterView(pre), seed=seed)
 
         def cached(table: Table, views: list[Any]) -> np.ndarray:
-            return features_for(self.model, table, layer=chosen.layer, views=views, seed=VIEW_SEED, progress=show)
+            return features_for(self.model, table, layer=chosen.layer, views=views, seed=VIEW_SEED, progress=True)
 
         center, drawn = Rows(self.features), None
         if chosen.layer != "pooled":
@@ -164,13 +163,13 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
     if device.type != CPU and distributed.world_size() > 1:
         device = torch.device(device.type, distributed.local_rank())
     labels = table.labels()[0]
-    training_images = training_images_of(settings, table, labels, division)  # a mistake is told before the costly part
+    training_images = training_images_of(settings, table, labels, division)  # reports mistakes before the costly part
     model = starting_model(settings, device)
     parent = model.fingerprint()
     features = np.empty((0, model.feature_dim), np.float32)
     if settings.head.kind != "none" or settings.views.mode == "cached" or (labels >= 0).any():
-        center, show = [CenterView(model.preprocess)], distributed.is_main()
-        features = features_for(model, table, layer="pooled", views=center, seed=VIEW_SEED, progress=show)[0]
+        center = [CenterView(model.preprocess)]
+        features = features_for(model, table, layer="pooled", views=center, seed=VIEW_SEED, progress=True)[0]
     first_head, first_norm = copy.deepcopy(model.head), copy.deepcopy(model.norm)
     start_head(model, settings, features, labels, division.train, run)
     start_norm = copy.deepcopy(model.norm)
@@ -179,10 +178,8 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
         model.prototypes = None  # they belong to the backbone as it was
     if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    starts = (first_head, first_norm, start_norm)
-    return TrainingSetup(
-        settings, table, division, labels, training_images, model, device, parent, features, *starts, frozen
-    )
+    starting = (model, device, parent, features, first_head, first_norm, start_norm, frozen)
+    return TrainingSetup(settings, table, division, labels, training_images, *starting)
 
 
 def training_images_of(settings: TrainSettings, table: Table, labels: np.ndarray, division: Division) -> TrainingImages:
@@ -194,16 +191,11 @@ def training_images_of(settings: TrainSettings, table: Table, labels: np.ndarray
 
 
 def start_head(
-    model: Embedder,
-    settings: TrainSettings,
-    features: np.ndarray,
-    labels: np.ndarray,
-    rows: np.ndarray,
-    run: Run,
+    model: Embedder, settings: TrainSettings, features: np.ndarray, labels: np.ndarray, rows: np.ndarray, run: Run
 ) -> None:
     """Initialize the head by PCA or at random, or load it from the run; an existing head is kept."""
     if settings.head.kind == "none":
-        if isinstance(model.head, nn.Linear) and distributed.is_main():
+        if isinstance(model.head, nn.Linear):
             say("The starting model's head is left off: its features are what is trained.", verbose=True)
         model.head, model.norm = nn.Identity(), nn.Identity()
         return
@@ -211,21 +203,17 @@ def start_head(
     if isinstance(model.head, nn.Linear):
         if norm != "none":
             raise LookalikeError(f"`head.norm` is {norm}, but the starting model has a head already; leave it out.")
-        if distributed.is_main():
-            say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
+        say(f"The starting model has a head of {model.dim} numbers; training goes on from it.", verbose=True)
         return
     dim = min(settings.head.embedding_dim, model.feature_dim)
-    model.norm = make_norm(norm, dim, reference_batch=settings.head.norm_batch_size).to(model.device)
+    model.norm = heads.make_norm(norm, dim, reference_batch=settings.head.norm_batch_size).to(model.device)
     path = run.checkpoints / checkpoint.START
     if path.exists():
         model.set_random_head(dim)
         checkpoint.load_trainable_state(model.head, checkpoint.read(path)["head"])
         return
     if settings.head.kind == "pca":
-        some = rows
-        if len(rows) > PCA_ROWS:
-            some = np.sort(numpy_rng(settings.data.split_seed, "pca").choice(rows, PCA_ROWS, replace=False))
-        model.set_pca_head(features[some], dim)
+        model.set_pca_head(features[sample_rows(rows, PCA_ROWS, settings.data.split_seed, "pca")], dim)
     else:
         model.set_random_head(dim, settings.seed)
     if settings.head.prewarm_epochs:
@@ -247,14 +235,9 @@ def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
         )
     if layer not in model.layers:
         raise LookalikeError(f"`{layer}` is not a layer of {model.name}: there are {', '.join(model.layers[:-1])}.")
-    if layer == "pooled":
-        parts, parameters = [model.backbone, model.pooling], [*model.backbone.parameters(), *model.pooling.parameters()]
-    else:
-        lower = model.lower(layer)
-        parts, parameters = list(lower.children()), list(lower.parameters())
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    return parts
+    lower = nn.ModuleList([model.backbone, model.pooling]) if layer == "pooled" else model.lower(layer)
+    lower.requires_grad_(False)
+    return list(lower.children())
 
 
 def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings: TrainSettings) -> None:
@@ -273,21 +256,143 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
         Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", pre-warm-up.
     """
     chosen = settings.sampler
-    seed = derive(settings.seed, "prewarm")
-    classes, images = chosen.classes_per_batch, chosen.images_per_class
-    sampler = PKSampler(labels, classes=classes, images=images, seed=seed, warn_if_fewer=False)
+    shape: Any = {"classes": chosen.classes_per_batch, "images": chosen.images_per_class}
+    sampler = PKSampler(labels, **shape, seed=derive(settings.seed, "prewarm"), warn_if_fewer=False)
     steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
     device = next(head.parameters()).device
     criterion = SupConLoss()
     optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_lr)
-    with Progress("Warming the head", steps, shown=True) as bar:
+    with Progress("Warming the head", steps) as bar:
         for step in range(1, steps + 1):
             rows = sampler.batch(step)
-            x = unit(torch.from_numpy(np.array(features[rows], np.float32)).to(device))
-            loss = criterion(unit(head(x)), torch.from_numpy(labels[rows]).to(device))
+            x = pooling.unit(torch.from_numpy(np.array(features[rows], np.float32)).to(device))
+            loss = criterion(pooling.unit(head(x)), torch.from_numpy(labels[rows]).to(device))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             bar.advance()
     for parameter in head.parameters():
         parameter.grad = None
+
+
+class Source(Protocol):
+    """Provides the views of a step and the center crops of an evaluation."""
+
+    layer: str
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        """The views of this process's part (`mine`) of the joint batch `rows`."""
+        ...
+
+    def center(self, rows: np.ndarray) -> Tensor:
+        """Center crops of any rows, for evaluation."""
+        ...
+
+
+class Rows:
+    """An array over some rows of a table, addressed by the table's row numbers.
+
+    Args:
+        values: One entry a row.
+        rows: The row numbers of the entries; None: all rows of the table.
+        count: Number of rows of the table, if `rows` is given.
+    """
+
+    def __init__(self, values: np.ndarray, rows: np.ndarray | None = None, count: int = 0) -> None:
+        self.values = values
+        self.place: np.ndarray | None = None
+        if rows is not None:
+            self.place = np.full(count, -1, np.int64)
+            self.place[rows] = np.arange(len(rows))
+
+    def at(self, rows: np.ndarray) -> np.ndarray:
+        """Positions of table rows in `values`."""
+        return rows if self.place is None else self.place[rows]
+
+
+class CachedSource:
+    """Outputs of a frozen layer, of the center crop and of some random views.
+
+    A draw takes any view of an image, the center crop included.
+
+    Args:
+        layer: The cached layer.
+        center: Outputs for the center crop, ``(rows, ...)``.
+        random: Outputs for random views, ``(views, rows, ...)``; None: the center crop only.
+        views: Number of views of an image in a step.
+        distinct: The views of one image in one step differ, as long as there are enough.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self, layer: str, center: Rows, random: Rows | None, *, views: int = 1, distinct: bool = False, seed: int = 0
+    ) -> None:
+        if distinct and random is None and views > 1:
+            raise LookalikeError(
+                "The method compares views of an image, but with `views.num_cached` 0 they are all the same; "
+                "set it to 1 or more."
+            )
+        self.layer, self.count, self.distinct, self.seed = layer, views, distinct, seed
+        self._center, self._random = center, random
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        if self._random is None:
+            return (self.center(rows[mine]),) * self.count
+        rng = numpy_rng(self.seed, "views", step)
+        pool = 1 + len(self._random.values)
+        if self.distinct:
+            order = np.tile(np.arange(pool), (len(rows), 1))
+            rounds = [rng.permuted(order, axis=1) for _ in range(-(-self.count // pool))]
+            picks = np.concatenate(rounds, axis=1).T[: self.count, mine]
+        else:
+            picks = rng.integers(0, pool, size=(self.count, len(rows)))[:, mine]
+        return tuple(self._picked(self._random, rows[mine], pick) for pick in picks)
+
+    def _picked(self, random: Rows, rows: np.ndarray, pick: np.ndarray) -> Tensor:
+        values = self._center.values
+        out = np.empty((len(rows), *values.shape[1:]), values.dtype)
+        middle = pick == 0
+        out[middle] = values[self._center.at(rows[middle])]
+        out[~middle] = random.values[pick[~middle] - 1, random.at(rows[~middle])]
+        return torch.from_numpy(out)
+
+    def center(self, rows: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(self._center.values[self._center.at(rows)]))
+
+
+class PixelSource:
+    """Pixels, augmented anew at every draw by a thread pool, one step ahead.
+
+    Args:
+        pixels: Cache of decoded images.
+        views: One augmentation for each view of an image.
+        center: The view of an evaluation.
+        seed: Seed of the draws.
+    """
+
+    layer = PIXELS
+
+    def __init__(self, pixels: Any, views: Sequence[Any], center: Any, *, seed: int = 0) -> None:
+        self._pixels, self._views, self._center, self.seed = pixels, views, center, seed
+        self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="views")
+        self._ahead: dict[int, list[Future[list[np.ndarray]]]] = {}
+
+    def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
+        self.prepare(rows, mine, step)
+        images = [future.result() for future in self._ahead.pop(step)]
+        return tuple(torch.from_numpy(np.stack([p[v] for p in images])) for v in range(len(self._views)))
+
+    def prepare(self, rows: np.ndarray, mine: slice, step: int) -> None:
+        """Start to draw the views of a later step."""
+        if step not in self._ahead:
+            places = range(*mine.indices(len(rows)))
+            self._ahead[step] = [self._pool.submit(self._draw, int(rows[p]), step, p) for p in places]
+
+    def _draw(self, row: int, step: int, place: int) -> list[np.ndarray]:
+        rng = numpy_rng(self.seed, "views", step, place)
+        pixels = self._pixels.get(row)
+        return [view(pixels, rng) for view in self._views]
+
+    def center(self, rows: np.ndarray) -> Tensor:
+        crops = self._pool.map(lambda row: self._center(self._pixels.get(int(row)), None), rows)
+        return torch.from_numpy(np.stack(list(crops)))

@@ -14,6 +14,7 @@ from lookalike.training.settings import DataSettings
 
 # Layouts whose own split is one for classification; in retrieval the classes are halved instead.
 _HALVED = ("cub", "cars")
+Sides = tuple[np.ndarray, np.ndarray]
 _ENOUGH = 6  # classes with two images: fewer cannot be parted into three sides of at least two
 
 
@@ -82,7 +83,7 @@ def divide(table: Table, data: DataSettings) -> Division:
         return Division(every, every[:0], every[:0], "none", ["There are no labels: all images train, none test."])
     rule, spare, notes = _rule(table, codes, data), None, []
     if rule in ("table", "halves"):
-        train, spare, test = _given(table, rule)
+        train, spare, test = _own_split(table, rule)
         train = train[codes[train] >= 0]
     else:
         draw = _by_class if rule == "classes" else _by_image
@@ -115,7 +116,7 @@ def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:
     return "classes" if _pairs(codes) >= _ENOUGH else "images"
 
 
-def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+def _own_split(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
     """(train, val or None, test) of the table's split column, or of its classes halved."""
     from lookalike.data import retrieval_split
 
@@ -124,9 +125,8 @@ def _given(table: Table, rule: str) -> tuple[np.ndarray, np.ndarray | None, np.n
     if not len(sides["train"]):
         there = ", ".join(sorted({str(s) for s in split if s is not None}))
         raise LookalikeError(f"The split of `{table.name}` has no `train`: there is {there}.")
-    if not len(sides["test"]):
-        return sides["train"], None, sides["val"]
-    return sides["train"], sides["val"] if len(sides["val"]) else None, sides["test"]
+    train, held_out, test = sides.values()
+    return (train, held_out if len(held_out) else None, test) if len(test) else (train, None, held_out)
 
 
 def _pairs(codes: np.ndarray) -> int:
@@ -134,10 +134,8 @@ def _pairs(codes: np.ndarray) -> int:
     return int((np.unique(codes[codes >= 0], return_counts=True)[1] >= 2).sum())
 
 
-def _by_class(
-    rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): whole classes at random, at least two with a pair on each side.
+def _by_class(rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str) -> Sides:
+    """(trained, held out): whole classes at random, at least two with a pair on each side.
 
     Classes with a single image are distributed as well: they cannot be queries, but are distractors in the gallery.
     """
@@ -158,10 +156,8 @@ def _by_class(
     return rows[~out], rows[out]
 
 
-def _by_image(
-    rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """(kept, held out): some images of every class with four or more, at least two on each side."""
+def _by_image(rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str) -> Sides:
+    """(trained, held out): some images of every class with four or more, at least two on each side."""
     held = []
     if fraction:
         for code in np.unique(codes[rows]):

@@ -26,8 +26,8 @@ def joint_gradient(
     method: Method,
     mine: Batch,
     joint: Batch,
-    *,
     accumulate: int,
+    *,
     autocast: Callable[[], AbstractContextManager[Any]],
     backward: Callable[[Tensor], None],
 ) -> Tensor:

@@ -10,7 +10,7 @@ from benchmarks.speed import dmcac as bench
 from lookalike.core import seeds
 from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import dmcac
-from lookalike.losses.dmcac import full_pass
+from lookalike.losses.dmcac import FullPass
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_our_terms_are_the_loops(small):
 
 def test_the_plain_form_is_the_same_divergence(small):
     z, labels, rows, there = bench.made_up(300)
-    blocks = full_pass(z, z, rows, labels, there, temperature=bench.TEMPERATURE, block=64)[0]
+    blocks = FullPass.apply(z, z, rows, labels, there, bench.TEMPERATURE, 64)[0]
     assert torch.allclose(blocks, bench.plain_divergence(z, rows), rtol=1e-3)
 
 

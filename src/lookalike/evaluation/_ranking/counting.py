@@ -86,9 +86,8 @@ def count_ranks(
         return CountedRanks(owner, ranks, slots.relevant, tally.before_own, tally.searching)
     owner = order[owner]
     back = np.lexsort((ranks, owner))
-    return CountedRanks(
-        owner[back], ranks[back], slots.relevant[moved], tally.before_own[moved], tally.searching[moved]
-    )
+    each_query = slots.relevant[moved], tally.before_own[moved], tally.searching[moved]
+    return CountedRanks(owner[back], ranks[back], *each_query)
 
 
 def _scores(left: Floats, right: Floats, i: Ints, j: Ints) -> Doubles:

@@ -189,12 +189,7 @@ def choose_screen(left: Floats, right: Floats) -> Screen:
 def single_products(left: Floats, right: Floats, row: Ints, column: Ints) -> Floats:
     """Compute float32 products of single pairs, sorted by row; each within :func:`float_error`."""
     start = np.searchsorted(row, np.arange(len(left) + 1))
-    pairs = torch.sparse_csr_tensor(
-        torch.from_numpy(start),
-        torch.from_numpy(column),
-        torch.zeros(len(row)),
-        size=(len(left), len(right)),
-        check_invariants=False,
-    )
+    entries = torch.from_numpy(start), torch.from_numpy(column), torch.zeros(len(row))
+    pairs = torch.sparse_csr_tensor(*entries, size=(len(left), len(right)), check_invariants=False)
     products = torch.sparse.sampled_addmm(pairs, torch.from_numpy(left), torch.from_numpy(right).T, beta=0.0)
     return np.asarray(products.values().numpy())
