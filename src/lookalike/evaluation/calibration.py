@@ -234,9 +234,9 @@ def _fit(pairs: HitPairs, neighbors: int, draws: int, seed: int) -> Calibration:
     levels = pairs.level[valid.any(axis=1)]
     low, high = np.quantile(curves[1:], [0.025, 0.975], axis=0)
     lists = (knots[counts > 0], curves[0], np.minimum(low, curves[0]), np.maximum(high, curves[0]))
-    neighborhood = tuple(np.quantile(levels, [0.01, 0.99]).tolist())
-    fitted: tuple[Any, ...] = (tuple(weights.tolist()), neighbors, *(values.tolist() for values in lists), neighborhood)
-    return Calibration(*fitted, int(same.sum()), len(same))
+    totals = (tuple(np.quantile(levels, [0.01, 0.99]).tolist()), int(same.sum()), len(same))
+    fitted: tuple[Any, ...] = (tuple(weights.tolist()), neighbors, *(values.tolist() for values in lists), *totals)
+    return Calibration(*fitted)
 
 
 def _logistic_regression(features: Doubles, same: Bools) -> Doubles:

@@ -167,11 +167,12 @@ def evaluate(
         if calibration and single:
             fitted, reason = calibrate(rows, labels, **sides, seed=seed)
             note = overlap_note(trained_on, table.take(metrics.query_index))
-        images = (labels, names, mode, as_index(gallery, len(table), "gallery"), ids)
+        searched = as_index(gallery, len(table), "gallery")
         pairs = _verify(rows, labels, ids, seed) if verification and single else None
         agreement = clustering.nmi(rows, labels, seed=seed) if nmi and single else None
-        measured = (pairs, agreement, classification, encoded[-1][1], done, overlap)
-        done = Evaluation(table, EvaluatedModel(name, rows, metrics, fitted, reason, note), *images, *measured)
+        evaluated_model = EvaluatedModel(name, rows, metrics, fitted, reason, note)
+        measured: Any = (pairs, agreement, classification, encoded[-1][1], done, overlap)
+        done = Evaluation(table, evaluated_model, labels, names, mode, searched, ids, *measured)
     assert done is not None
     if out is not None:
         run = Run.create("evaluate", {"data": table.name, "model": done.model.name, "seed": seed}, path=out)

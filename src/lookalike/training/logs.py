@@ -56,9 +56,8 @@ class Logs:
 
             # What an earlier try wrote beyond the step we go on from is hidden.
             board = SummaryWriter(str(self.run.path / "tensorboard"), purge_step=self.start + 1)
-            self._writers.append(
-                lambda step, values: [board.add_scalar(name, value, step) for name, value in values.items()]
-            )
+            add = board.add_scalar
+            self._writers.append(lambda step, values: [add(name, value, step) for name, value in values.items()])
             self._closing.callback(board.close)
         return self
 
