@@ -15,7 +15,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -109,6 +109,7 @@ class Preprocess:
     interpolation: str = "bicubic"
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    squash: bool = field(default=False, repr=False)  # fingerprints of models that crop were made without it
 
     def __post_init__(self) -> None:
         if not 1 <= self.size <= 8192 or not 0 < self.crop <= 1:
@@ -122,7 +123,14 @@ class Preprocess:
         return _FILTERS[self.interpolation]
 
     def to_json(self) -> dict[str, Any]:
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        document = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
+        return document if self.squash else {key: value for key, value in document.items() if key != "squash"}
+
+    def region(self, width: float, height: float) -> tuple[float, float]:
+        """Width and height of the centered part of an image that becomes the model's input."""
+        if self.squash:
+            return width * self.crop, height * self.crop
+        return (side := min(width, height) * self.crop), side
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Preprocess:
@@ -203,10 +211,10 @@ def prepare(data: Source, pre: Preprocess, *, box: Box | None = None) -> np.ndar
     """
     image = _load(data, box, pre.size / pre.crop * MARGIN)
     x1, y1, x2, y2 = image.region(box)
-    side = min(x2 - x1, y2 - y1) * pre.crop
-    left, top = (x1 + x2 - side) / 2, (y1 + y2 - side) / 2
-    square = (left, top, left + side, top + side)
-    return np.array(image.image.resize((pre.size, pre.size), pre.filter, box=square))
+    across, down = pre.region(x2 - x1, y2 - y1)
+    left, top = (x1 + x2 - across) / 2, (y1 + y2 - down) / 2
+    part = (left, top, left + across, top + down)
+    return np.array(image.image.resize((pre.size, pre.size), pre.filter, box=part))
 
 
 def shrink(data: Source, side: int, *, of: Side = min, box: Box | None = None) -> np.ndarray:

@@ -53,30 +53,29 @@ class CompiledEmbedder:
 def _load_crop(image: Any, preprocess: Preprocess) -> np.ndarray:
     if preprocess.interpolation == "lanczos":
         return prepare(image, preprocess)
-    pixels = central_square(decode(image, min_side=preprocess.size / preprocess.crop), preprocess)
+    pixels = central_part(decode(image, min_side=preprocess.size / preprocess.crop), preprocess)
     return resample(pixels, preprocess.size, preprocess.interpolation)
 
 
-def central_square(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Cut out the central square of decoded pixels, ``(side, side, 3)``."""
+def central_part(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
+    """Cut out the central part of decoded pixels that becomes the input: a square, unless the model squashes."""
     height, width = pixels.shape[:2]
-    side = max(round(min(height, width) * preprocess.crop), 1)
-    top, left = (height - side) // 2, (width - side) // 2
-    return pixels[top : top + side, left : left + side]
+    across, down = (max(round(side), 1) for side in preprocess.region(width, height))
+    top, left = (height - down) // 2, (width - across) // 2
+    return pixels[top : top + down, left : left + across]
 
 
 def resample(pixels: np.ndarray, size: int, interpolation: str) -> np.ndarray:
-    """Resize a square of 8-bit pixels as torch does with antialiasing, in whole numbers: the same to the last bit.
+    """Resize 8-bit pixels to a square as torch does with antialiasing, in whole numbers: the same to the last bit.
 
     Shape:
-        - pixels: ``(side, side, 3)``, uint8.
+        - pixels: ``(height, width, 3)``, uint8.
         - output: ``(size, size, 3)``, uint8.
     """
-    side = len(pixels)
-    if side == size:
-        return pixels
-    weights, bits = _weights(side, size, interpolation)
     for axis in (1, 0):
+        if pixels.shape[axis] == size:
+            continue
+        weights, bits = _weights(pixels.shape[axis], size, interpolation)
         sums = np.moveaxis(np.tensordot(weights, pixels.astype(np.float64), (1, axis)), 0, axis)
         pixels = np.clip((sums.astype(np.int64) + (1 << bits - 1)) >> bits, 0, 255).astype(np.uint8)
     return pixels

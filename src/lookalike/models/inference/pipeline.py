@@ -23,7 +23,7 @@ from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 from lookalike.data.image_reader import ReadFailure, read_batches
 from lookalike.models.inference import runtimes, torch_runtime
-from lookalike.models.inference.compiled_embedder import central_square
+from lookalike.models.inference.compiled_embedder import central_part
 from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
 from lookalike.models.inference.openvino_compiled import BLOCK
 from lookalike.models.inference.runtime_base import Runtime
@@ -93,7 +93,7 @@ def _row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
 
 
 def center_crop(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
-    """Cut out the central square of decoded pixels and resize it to the model's input size.
+    """Cut out the central part of decoded pixels and resize it to the model's input size.
 
     torch resamples 8-bit pixels to within a level or two of Pillow in a quarter of the time; at small sizes resizing
     would otherwise be the most expensive step before the model (docs/design/inference.md).
@@ -102,8 +102,8 @@ def center_crop(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
         - pixels: ``(H, W, 3)``, uint8.
         - output: ``(size, size, 3)``, uint8.
     """
-    region = central_square(pixels, preprocess)
-    if len(region) == preprocess.size:
+    region = central_part(pixels, preprocess)
+    if region.shape[:2] == (preprocess.size, preprocess.size):
         return region
     if not region.flags.writeable:  # torch would warn
         region = region.copy()
