@@ -134,9 +134,9 @@ def import_openvino() -> Any:
     return importlib.import_module("openvino")
 
 
-def offline() -> bool:
-    """Return whether downloads are off, as they are unless the user sets `HF_HUB_OFFLINE` to 0."""
-    return os.environ.get("HF_HUB_OFFLINE", "1") not in ("0", "false", "no")
+def offline(*, unset: bool = True) -> bool:
+    """Return whether downloads are off; `unset` says so where the user did not set `HF_HUB_OFFLINE`."""
+    return os.environ.get("HF_HUB_OFFLINE", str(int(unset))).lower() not in ("", "0", "false", "no", "off")
 
 
 def package_versions() -> dict[str, str]:

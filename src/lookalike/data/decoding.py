@@ -98,6 +98,7 @@ class Preprocess:
         interpolation: `bicubic`, `bilinear` or `lanczos`.
         mean: Mean of each channel.
         std: Standard deviation of each channel.
+        squash: Whether height and width are resized apart from each other, so that nothing is cropped off.
 
     Example:
         >>> la.data.Preprocess(size=224, crop=1.0).to_json()["size"]

@@ -16,7 +16,7 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.imports import import_timm, offline
 from lookalike.data.decoding import Preprocess
-from lookalike.models import architectures, open_clip
+from lookalike.models import architectures, factories, open_clip, transformers
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ BUILTIN = {
     ),
 }
 DEFAULT_MODEL = "efficientnet_lite0"
+OWN = "own:"  # the architecture of a network of the user's that nothing is known of
 INTERPOLATIONS = ("bicubic", "bilinear", "lanczos")
 
 LITE_LICENSE = (
@@ -58,6 +59,10 @@ class LoadedBackbone:
     preprocess: Preprocess
     license: str
     source: str
+    config: dict[str, Any] | None = None
+    """What `create_backbone` needs besides the name of the architecture."""
+    base_model: str | None = None
+    pooling: str = "own"
 
 
 def load_backbone(name: str, *, weights: str | Path | None = None, size: int | None = None) -> LoadedBackbone:
@@ -102,13 +107,17 @@ def load_backbone(name: str, *, weights: str | Path | None = None, size: int | N
     return LoadedBackbone(model.eval(), architecture, preprocess_of(model, size), license, source)
 
 
-def create_backbone(architecture: str, size: int | None = None) -> Any:
+def create_backbone(architecture: str, size: int | None = None, config: dict[str, Any] | None = None) -> Any:
     """Create a backbone without its classifier; its random weights are the same every time.
 
-    ``size`` is the input size in pixels, for architectures with a fixed one.
+    ``size`` is the input size in pixels, for architectures with a fixed one; ``config`` what the name does not say.
     """
     if open_clip.is_open_clip(architecture):
-        return open_clip.create(architecture)
+        return open_clip.create(architecture, config=config)
+    if architecture.startswith(transformers.PREFIX):
+        return transformers.create(config or {}, size or 224)
+    if architecture.startswith(factories.PREFIX):
+        return factories.create(architecture.removeprefix(factories.PREFIX))
     timm = import_timm()
     architectures.register()
     if not timm.is_model(architecture):
@@ -116,7 +125,7 @@ def create_backbone(architecture: str, size: int | None = None) -> Any:
         raise LookalikeError(
             f"`{architecture}` is neither a model folder nor a timm model{suggest(architecture, names) or '.'}"
         )
-    options: dict[str, Any] = {"num_classes": 0}
+    options: dict[str, Any] = {**(config or {}), "num_classes": 0}
     cfg = timm.get_pretrained_cfg(architecture)
     if size and cfg is not None and cfg.fixed_input_size:
         options["img_size"] = size
@@ -127,6 +136,8 @@ def create_backbone(architecture: str, size: int | None = None) -> Any:
 
 def remove_pooling(model: Any, pooling: str) -> None:
     """Let the backbone return its feature map or tokens, for a pooling other than its own."""
+    if not hasattr(model, "reset_classifier") and not hasattr(model, "pretrained_cfg"):
+        return  # a network of the user's own, which returns what it returns
     try:
         model.reset_classifier(0, "")
     except (TypeError, AssertionError, ValueError, AttributeError) as error:
@@ -146,12 +157,15 @@ def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
     """The preprocessing a timm model was trained with, at another input size if given."""
     timm = import_timm()
     config = timm.data.resolve_model_data_config(model)
+    if config.get("crop_mode") == "border":
+        raise LookalikeError("This model fills borders instead of cropping or squashing, which lookalike cannot do.")
     return Preprocess(
         size=size or int(config["input_size"][-1]),
         crop=float(config["crop_pct"]),
         interpolation=config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic",
         mean=config["mean"],
         std=config["std"],
+        squash=config.get("crop_mode") == "squash",
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import json
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +16,10 @@ from torch import Tensor, nn
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
+from lookalike.core.imports import import_timm
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess
-from lookalike.models import backbones, stages
+from lookalike.models import backbones, factories, hub, open_clip, pretrained_folder, stages
 from lookalike.models.fingerprint import Snapshot, tensor_bytes
 from lookalike.models.heads import BlockLinear, norm_name, pca_head, random_head
 from lookalike.models.pooling import Pooling, unit
@@ -35,10 +38,13 @@ class Embedder(nn.Module):
     head computed from cached features and one trained end to end receive the same input.
 
     Args:
-        backbone: A network that gives a feature map, tokens or pooled features; from timm or open_clip.
+        backbone: A network that gives a feature map, tokens or pooled features: any ``nn.Module``.
         preprocess: Size, crop and normalization of the images.
+        factory: ``"package.module:function"``, a function without arguments that makes a network of your own; a model
+            without one can be used and trained, but not saved.
         name: Name of the model, for people.
         architecture: Name under which ``backbones.create_backbone`` makes such a backbone.
+        architecture_config: What it needs besides the name.
         pooling: A pooling of :mod:`lookalike.models.pooling`; ``"own"`` leaves it to the backbone.
         card: Entries of the model card.
         parent: Fingerprint of the model that this one was made from.
@@ -69,13 +75,21 @@ class Embedder(nn.Module):
         backbone: Any,
         preprocess: Preprocess,
         *,
-        name: str,
-        architecture: str,
+        factory: str | None = None,
+        name: str | None = None,
+        architecture: str | None = None,
+        architecture_config: dict[str, Any] | None = None,
         pooling: str = "own",
         card: dict[str, Any] | None = None,
         parent: str | None = None,
     ) -> None:
         super().__init__()
+        name = name or type(backbone).__name__
+        if factory is not None:
+            factories.trust(factory)
+            architecture = factories.PREFIX + factory
+        architecture = architecture or f"{backbones.OWN}{type(backbone).__module__}.{type(backbone).__qualname__}"
+        self.architecture_config = architecture_config
         if pooling != "own":
             backbones.remove_pooling(backbone, pooling)
         self.backbone = backbone
@@ -96,7 +110,7 @@ class Embedder(nn.Module):
         with torch.inference_mode():
             was_training = backbone.training
             example = torch.zeros(1, 3, preprocess.size, preprocess.size)
-            self.feature_dim = int(self.pooling(backbone.eval()(example)).shape[1])
+            self.feature_dim = _feature_dim(self.pooling, backbone.eval(), example, name)
             backbone.train(was_training)
 
     # --- loading and saving ---
@@ -110,16 +124,20 @@ class Embedder(nn.Module):
         pooling: str | None = None,
         size: int | None = None,
         weights: str | Path | None = None,
+        factory: str | None = None,
     ) -> Embedder:
         """Load a model.
 
         Args:
-            name_or_path: A model folder, a run folder, ``efficientnet_lite0``, ``efficientnet_lite2``, a timm name or
-                an open_clip name (``open_clip:NAME:WEIGHTS``).
+            name_or_path: A model folder, a run folder, ``efficientnet_lite0``, ``efficientnet_lite2``, a timm name, an
+                open_clip name (``open_clip:NAME:WEIGHTS``), or a model of lookalike, timm, open_clip, transformers or
+                sentence-transformers: its id on the Hub (``owner/name``, ``hf-hub:owner/name@revision``) or its folder
+                (``local-dir:PATH`` for one that would be taken for an id).
             device: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"mps"``, ``"xpu"``.
             pooling: A pooling in place of the model's default.
             size: An input size in pixels in place of the model's default.
             weights: A local weight file for a timm or open_clip name, or ``"random"`` for an untrained model.
+            factory: The function that makes the network of a saved model of your own, as permission to import it.
 
         Returns:
             The model in evaluation mode.
@@ -134,14 +152,34 @@ class Embedder(nn.Module):
         from lookalike.models import model_folder
 
         target = resolve(device)
-        path = model_folder.find(name_or_path)
+        if factory is not None:
+            factories.trust(factory)
+        path, name = model_folder.find(name_or_path), str(name_or_path)
         if path is None:
-            model = cls.from_name(str(name_or_path), pooling=pooling, size=size, weights=weights)
+            model = cls.from_name(name, pooling=pooling, size=size, weights=weights)
         elif weights is not None:
             raise LookalikeError(f"`{path}` is a model folder with weights of its own; leave `weights` out.")
-        else:
+        elif pretrained_folder.kind(path) in (None, "lookalike"):
             model = model_folder.load(cls, path, pooling=pooling, size=size)
+        else:
+            prefer = open_clip.is_open_clip(name)
+            loaded = pretrained_folder.load(path, name, size=size, prefer_open_clip=prefer)
+            model = cls._from_backbone(loaded, name, pooling)
+            if hub.is_id(plain := name.removeprefix(open_clip.PREFIX)):
+                model.card["base_model"] = plain.removeprefix(hub.PREFIX).partition("@")[0]
         return model.to(target).eval()
+
+    @classmethod
+    def _from_backbone(cls, loaded: backbones.LoadedBackbone, name: str, pooling: str | None) -> Embedder:
+        return cls(
+            loaded.backbone,
+            loaded.preprocess,
+            name=name,
+            architecture=loaded.architecture,
+            architecture_config=loaded.config,
+            pooling=pooling or loaded.pooling,
+            card={"backbone": loaded.source, "license": loaded.license},
+        )
 
     @classmethod
     def from_name(
@@ -151,14 +189,7 @@ class Embedder(nn.Module):
         loaded = backbones.load_backbone(name, weights=weights, size=size)
         # GeM is always close to the best pooling of the Lite models, and 2 points above average pooling at 224 px.
         default = "gem" if loaded.architecture in {b.architecture for b in backbones.BUILTIN.values()} else "own"
-        return cls(
-            loaded.backbone,
-            loaded.preprocess,
-            name=name,
-            architecture=loaded.architecture,
-            pooling=pooling or default,
-            card={"backbone": loaded.source, "license": loaded.license},
-        )
+        return cls._from_backbone(loaded, name, pooling or default)
 
     def save_pretrained(self, path: str | Path, *, card: dict[str, Any] | None = None) -> None:
         """Write a model folder: ``config.json``, ``model.safetensors`` and the model card ``README.md``.
@@ -170,6 +201,38 @@ class Embedder(nn.Module):
         from lookalike.models import model_folder
 
         model_folder.save(self, Path(path), card)
+
+    def push_to_hub(
+        self,
+        repository: str,
+        *,
+        private: bool = False,
+        message: str = "Upload model",
+        card: dict[str, Any] | None = None,
+    ) -> str:
+        """Upload the model folder to the Hugging Face Hub.
+
+        Args:
+            repository: ``owner/name``; it is created if it does not exist.
+            private: Whether a new repository is private.
+            message: The commit message.
+            card: Further entries of the model card.
+
+        Returns:
+            The address of the commit.
+
+        Raises:
+            LookalikeError: If the Hub refuses it or cannot be reached.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(Path(folder) / "model", card=card)
+            return hub.push(Path(folder) / "model", repository, private=private, message=message)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_fingerprints": {}}  # they hold weak references
+
+    def __reduce__(self) -> Any:
+        return _blank, (type(self),), self.__getstate__()
 
     # --- properties ---
 
@@ -203,6 +266,8 @@ class Embedder(nn.Module):
             parts += [self.head, self.norm]
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
         text = f"{self.architecture} {self.pooling.name if layer in stages.FINAL_LAYERS else layer} {self.preprocess}"
+        text += " squash" if self.preprocess.squash else ""
+        text += f" {json.dumps(self.architecture_config, sort_keys=True)}" if self.architecture_config else ""
         if layer == "embedding" and isinstance(self.head, BlockLinear):
             text += f" {self.head.blocks} blocks"
         if layer == "embedding" and norm_name(self.norm) != "none":
@@ -321,18 +386,21 @@ class Embedder(nn.Module):
         precision: str = "f32",
         on_error: str = "raise",
         progress: bool | Progress = False,
+        normalized: bool = False,
     ) -> Any:
         """Compute the unit vectors of images.
 
         Args:
-            images: One image (path, bytes, PIL image or array), a sequence of them, an array ``(N, H, W, 3)``, a
-                ``Table`` or a generator.
+            images: One image (path, bytes, PIL image, array or tensor), an array ``(N, H, W, 3)``, a tensor ``(N, 3, H,
+                W)`` of uint8 or of floats from 0 to 1, a ``Table``, or any iterable of images or batches, such as a
+                ``DataLoader``, whose labels are ignored.
             batch_size: Images decoded and run together.
             runtime: ``"auto"``, ``"torch"``, ``"openvino"`` or ``"onnx"``.
             precision: ``"f32"``, or ``"bf16"``: about twice as fast where the CPU supports it, but similarities change
                 by up to 0.005; do not mix such vectors with f32 ones.
             on_error: ``"raise"`` at the first unreadable image, or ``"skip"`` unreadable images.
             progress: Whether to show a progress bar, or a bar of the caller's to advance.
+            normalized: Whether tensors are the network's input already: of its size and normalized.
 
         Returns:
             float32 vectors ``(N, dim)`` in the order of the images, or ``(dim,)`` for a single image. With
@@ -346,8 +414,10 @@ class Embedder(nn.Module):
             >>> model.encode([np.zeros((80, 60, 3), np.uint8)]).shape
             (1, 256)
         """
+        from lookalike.models.inference import pipeline
+
         options: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
-        return self.features(images, layer="embedding", on_error=on_error, progress=progress, **options)
+        return pipeline.encode(self, images, on_error=on_error, progress=progress, normalized=normalized, **options)
 
     def features(
         self,
@@ -425,6 +495,28 @@ class Embedder(nn.Module):
         """
         left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
         return _unit_rows(left) @ _unit_rows(right).T
+
+
+def _blank(kind: type[Embedder]) -> Embedder:
+    """A model to be filled with pickled parts, whose libraries can be imported from here on."""
+    import_timm()
+    return kind.__new__(kind)
+
+
+def _feature_dim(pooling: Pooling, backbone: nn.Module, example: Tensor, name: str) -> int:
+    """The number of pooled features, from one image of zeros."""
+    try:
+        output = pooling(backbone(example))
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise LookalikeError(f"`{name}` does not run on images of {example.shape[-1]} px ({first}).") from error
+    if not isinstance(output, Tensor) or output.ndim != 2:
+        what = f"shape {tuple(output.shape)}" if isinstance(output, Tensor) else f"type {type(output).__name__}"
+        raise LookalikeError(
+            f"`{name}` returns an output of {what} for one image: a vector is needed, or a map or tokens and a pooling "
+            "such as `gem`."
+        )
+    return int(output.shape[1])
 
 
 def _unit_rows(x: np.ndarray) -> np.ndarray:

@@ -28,18 +28,36 @@ from lookalike.core.files import (
 )
 from lookalike.core.run import Run
 from lookalike.data.decoding import Preprocess
-from lookalike.models import backbones
+from lookalike.models import backbones, hub, open_clip, pretrained_folder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
 from lookalike.models.prototypes import Prototypes
 
 if TYPE_CHECKING:
     from lookalike.models.embedder import Embedder
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS, CARD, MODULES = "config.json", "model.safetensors", "README.md", "modules.json"
+LOCAL = "local-dir:"
+# What sentence-transformers loads the folder with.
+SENTENCE_TRANSFORMERS = {
+    "idx": 0,
+    "name": "0",
+    "path": "",
+    "type": "lookalike.integrations.sentence_transformers.LookalikeModule",
+}
 
 
 def find(name_or_path: str | Path) -> Path | None:
-    """Find the model folder of a path, a run or a run's name; ``None`` for what can only be an architecture."""
+    """Find the folder of a path, a run, a run's name or a model of the Hub; ``None`` for an architecture's name."""
+    if isinstance(name_or_path, str):
+        plain = name_or_path.removeprefix(open_clip.PREFIX)
+        if plain.startswith(LOCAL):
+            path = Path(plain.removeprefix(LOCAL)).expanduser()
+            if not path.is_dir():
+                raise LookalikeError(f"There is no model folder at `{path}`.")
+            return path
+        if plain != name_or_path and not hub.is_id(plain):
+            return None
+        name_or_path = plain
     for path in (Path(name_or_path), folders.runs() / name_or_path):
         if Run.is_run(path):
             if not (path / "model").is_dir():
@@ -49,6 +67,8 @@ def find(name_or_path: str | Path) -> Path | None:
             recover_folder(path)
         if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):
             return path
+    if hub.is_id(name_or_path):
+        return hub.fetch(str(name_or_path), pretrained_folder.is_whole)
     path = Path(name_or_path)
     if path.is_file():
         raise LookalikeError(f"`{path}` is a file: pass it as `weights` of the timm model it belongs to.")
@@ -61,11 +81,17 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
     """Write a model folder, replacing an existing one as a whole; see ``Embedder.save_pretrained``."""
     if card is not None:
         model.card.update(card)
+    if model.architecture.startswith(backbones.OWN):
+        raise LookalikeError(
+            f"`{model.name}` is a network of your own, which could not be loaded again: tell how to make it, with "
+            'Embedder(module, preprocess, factory="package.module:function").'
+        )
     config = stamp(
         "model",
         {
             "name": model.name,
             "architecture": model.architecture,
+            **({"architecture_config": model.architecture_config} if model.architecture_config else {}),
             "pooling": model.pooling.name,
             "head": model.dim if isinstance(model.head, nn.Linear) else None,
             **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
@@ -84,6 +110,7 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
         write_json(part / CONFIG, {**config, "checksum": checksum(part / WEIGHTS)})
         write_text(part / CARD, render_card(model, config))
+        write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
 
 
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
@@ -95,10 +122,11 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
         model = kind(
-            backbones.create_backbone(config["architecture"], preprocess.size),
+            backbones.create_backbone(config["architecture"], preprocess.size, config.get("architecture_config")),
             preprocess,
             name=config["name"],
             architecture=config["architecture"],
+            architecture_config=config.get("architecture_config"),
             pooling=pooling or config["pooling"],
             card=config["card"],
             parent=config["parent"],

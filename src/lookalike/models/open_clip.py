@@ -6,7 +6,10 @@ with a head has no text encoder any more.
 
 from __future__ import annotations
 
+import json
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,14 +27,19 @@ class OpenClipBackbone(nn.Module):
     def __init__(self, model: Any, name: str) -> None:
         super().__init__()
         self.clip, self.clip_name = model, name
-        size = getattr(model.visual, "image_size", 224)
-        mean, std = _statistics(model)
+        import open_clip
+
+        config = open_clip.get_model_preprocess_cfg(model)
+        size = config.get("size", 224)
+        if config.get("resize_mode") == "longest":
+            raise LookalikeError(f"The model `{name}` pads images to a square, which lookalike cannot do.")
         self.pretrained_cfg = {
-            "input_size": (3, *(size if isinstance(size, tuple) else (size, size))),
+            "input_size": (3, *(size if isinstance(size, (tuple, list)) else (size, size))),
             "crop_pct": 1.0,
-            "interpolation": "bicubic",
-            "mean": mean,
-            "std": std,
+            "crop_mode": "squash" if config.get("resize_mode") == "squash" else "center",
+            "interpolation": config.get("interpolation", "bicubic"),
+            "mean": config["mean"],
+            "std": config["std"],
         }
 
     def forward(self, images: Tensor) -> Tensor:
@@ -47,15 +55,6 @@ class OpenClipBackbone(nn.Module):
         return features
 
 
-def _statistics(model: Any) -> tuple[Any, Any]:
-    from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-
-    visual = model.visual
-    return getattr(visual, "image_mean", None) or OPENAI_DATASET_MEAN, (
-        getattr(visual, "image_std", None) or OPENAI_DATASET_STD
-    )
-
-
 def is_open_clip(name: str) -> bool:
     """Whether a model name is one of open_clip."""
     return name.startswith(PREFIX)
@@ -67,20 +66,31 @@ def split_name(name: str) -> tuple[str, str | None]:
     return model, weights or None
 
 
-def create(name: str, *, weights: str | None = None) -> OpenClipBackbone:
-    """Create an open_clip model, with the pretrained weights of that name in open_clip or with random ones."""
+def create(name: str, *, weights: str | None = None, config: dict[str, Any] | None = None) -> OpenClipBackbone:
+    """Create an open_clip model, with the pretrained weights of that name in open_clip or with random ones.
+
+    ``config`` is the ``open_clip_config.json`` of a model that open_clip does not know by name.
+    """
     import_timm()  # open_clip imports timm, which fails on some machines without our workaround
     try:
         import open_clip
     except ImportError as error:
         raise LookalikeError(f"`{name}` needs open_clip: pip install 'lookalike[clip]'.") from error
     model, _ = split_name(name)
+    if config is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / f"{model}.json").write_text(json.dumps(config["model_cfg"]), encoding="utf-8")
+            open_clip.add_model_config(Path(folder))
     names = open_clip.list_models()
     if model not in names:
         raise LookalikeError(f"`{model}` is not a model of open_clip{suggest(model, names) or '.'}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return OpenClipBackbone(open_clip.create_model(model, pretrained=weights), model)
+        made = open_clip.create_model(model, pretrained=weights)
+        if config is not None:
+            stated = {**open_clip.get_model_preprocess_cfg(made), **(config.get("preprocess_cfg") or {})}
+            open_clip.set_model_preprocess_cfg(made, stated)
+        return OpenClipBackbone(made, model)
 
 
 def load_pretrained(name: str) -> OpenClipBackbone:

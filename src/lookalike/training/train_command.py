@@ -14,7 +14,9 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.imports import package_versions
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
-from lookalike.core.settings import flatten, merge
+from lookalike.core.settings import flatten, merge, write_yaml
+from lookalike.evaluation import training_overlap
+from lookalike.models import Embedder, hub, model_folder, open_clip
 from lookalike.training import recipe as recipe_files
 from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from lookalike.training.split import Division
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
+START_MODEL = "start_model"  # the folder of a run that was given a loaded model
 DEFAULT_RECIPES = {"train": recipe_files.DEFAULT, "pretrain": "pretrain"}
 FROM_SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}}  # random weights have no statistics to keep
 
@@ -32,7 +35,7 @@ def train(
     *,
     data: str | Path | Table | None = None,
     method: str | None = None,
-    model: str | Path | None = None,
+    model: str | Path | Embedder | None = None,
     recipe: str | Path | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -53,7 +56,7 @@ def train(
     Args:
         data: Images with classes: a folder, a table or a list file.
         method: Training method, as `ms` or `xbn`, or `auto`: the best measured on such images. The recipe's by default.
-        model: Model to start from: a model or run folder, or a timm name.
+        model: Model to start from: a model or run folder, a timm name, or an id on the Hub.
         recipe: Recipe to use: a name or a YAML file. `default` if none is given.
         out: Folder of the run; a new one under the runs folder by default.
         resume: Run to continue after it was stopped. It ends with the same bits as an uninterrupted run.
@@ -94,14 +97,15 @@ def train(
         name, why = choose_method(images)
         say(f"Method: {name} ({why}).")
         overrides = merge(overrides, {"method": {"name": name}})
-    return start("train", images, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
+    options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
+    return start("train", images, recipe, overrides, **options)
 
 
 def pretrain(
     *,
     data: str | Path | Table | None = None,
     method: str | None = None,
-    model: str | Path | None = None,
+    model: str | Path | Embedder | None = None,
     recipe: str | Path | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -124,7 +128,7 @@ def pretrain(
     Args:
         data: Images, with or without labels: a folder, a table or a list file.
         method: Pretraining method: `carp`, `moco`, `dino` or `simsiam`; the recipe's by default.
-        model: Model to start from: a model or run folder, or a timm name.
+        model: Model to start from: a model or run folder, a timm name, or an id on the Hub.
         recipe: Recipe to use: a name or a YAML file. `pretrain` if none is given.
         out: Folder of the run; a new one under the runs folder by default.
         resume: Run to continue after it was stopped. It ends with the same bits as an uninterrupted run.
@@ -156,7 +160,8 @@ def pretrain(
         if name is None:
             name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
         overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
-    return start("pretrain", data, recipe, overrides, out=out, resume=resume, dry_run=dry_run, report=report)
+    options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
+    return start("pretrain", data, recipe, overrides, **options)
 
 
 @in_every_process
@@ -170,8 +175,12 @@ def start(
     resume: str | Path | None,
     dry_run: bool,
     report: bool,
+    model: Any = None,
 ) -> Run | Plan:
-    """Start, resume or plan a run of `train` or `pretrain`; `overrides` are merged over the recipe."""
+    """Start, resume or plan a run of `train` or `pretrain`; `overrides` are merged over the recipe.
+
+    A loaded `model` is saved in the run, which starts from there.
+    """
     if distributed.started_size() > 1:
         overrides["processes"], resume = started_by_torchrun(overrides.get("processes"), out, resume)
     if resume is not None:
@@ -189,7 +198,16 @@ def start(
         from lookalike.training.estimate import plan_run
 
         return plan_run(settings, table, division, report=report)
-    run = Run.create(settings.method.name, settings.model_dump(mode="json"), path=out)
+    given = isinstance(model, Embedder)
+    run = Run.create(
+        settings.method.name,
+        settings.model_dump(mode="json"),
+        path=out,
+        fill=lambda run: _save_start(model, run.path / START_MODEL) if given else None,
+    )
+    if given:
+        settings.model.name = str(run.path / START_MODEL)
+        write_yaml(run.path / "config.yaml", settings.model_dump(mode="json"))
     with run.removed_if_failed(), run.locked():
         return run_training(run, settings, table, division, report=report)
 
@@ -203,14 +221,24 @@ def _overrides(
         if (settings or {}).get("data", {}).get("source"):
             raise LookalikeError("The images are given twice, as DATA and as `data.source`; leave one of them out.")
         out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
-    if model is not None:
+    if isinstance(model, Embedder):
+        out["model"] = {"name": model.name}
+    elif model is not None:
         # A folder must still be found when the run is resumed from elsewhere; a name stays a name.
         path = Path(model)
-        is_folder = len(path.parts) > 1 or isinstance(model, Path)
+        named = hub.is_id(model) or str(model).startswith((open_clip.PREFIX, model_folder.LOCAL))
+        is_folder = isinstance(model, Path) or (len(path.parts) > 1 and not named)
         out["model"] = {"name": str(path.absolute() if is_folder else model)}
     if learning_rate is not None:
         out["optimizer"] = {"lr": learning_rate}
     return merge(expand_shorthand(settings or {}), expand_shorthand(out))
+
+
+def _save_start(model: Embedder, folder: Path) -> None:
+    """Save the model that a run starts from, with the keys of the images that are known to have trained it."""
+    model.save_pretrained(folder)
+    known = training_overlap.known_images(model)
+    write_json(folder / training_overlap.FILE, {"images": None if known is None else sorted(known.made)})
 
 
 def _check_command(method: str, command: str) -> None:

@@ -15,6 +15,8 @@ from PIL import Image
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_bytes
 
+IMAGE_KEYS = ("image", "images", "pixel_values", "img")
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -71,10 +73,17 @@ class ImageStream:
         return len(first) == count
 
 
+def is_tensor(images: Any) -> bool:
+    """Whether ``images`` is a tensor of torch (checked without importing torch)."""
+    return hasattr(images, "detach") and hasattr(images, "permute")
+
+
 def is_single(images: Any) -> bool:
     """Whether ``images`` is one image and not a collection of them."""
     if isinstance(images, np.ndarray):
         return images.ndim in (2, 3) and images.dtype != object
+    if is_tensor(images):
+        return images.ndim == 3
     return isinstance(images, (str, os.PathLike, bytes, bytearray, memoryview, Image.Image))
 
 
@@ -84,7 +93,7 @@ def is_table(images: Any) -> bool:
 
 
 def image_stream(images: Any) -> ImageStream:
-    """Open one image, a sequence, an array ``(N, H, W, 3)``, a ``Table`` or a generator as a stream.
+    """Open one image, a batch, a sequence, a ``Table``, or any iterable of images or batches as a stream.
 
     Args:
         images: The images. Nothing is read before it is needed.
@@ -107,8 +116,28 @@ def image_stream(images: Any) -> ImageStream:
         return ImageStream(_table_rows(images), len(images))
     if not isinstance(images, Iterable) or isinstance(images, dict):
         raise LookalikeError(f"A {type(images).__name__} is not an image: pass paths, bytes, PIL images or arrays.")
-    count = len(images) if isinstance(images, Sized) else None
-    return ImageStream((_image_input(index, item) for index, item in enumerate(images)), count)
+    if is_tensor(images) and images.ndim != 4:
+        raise LookalikeError(f"A tensor of shape {tuple(images.shape)} is not images: pass (N, 3, H, W).")
+    plain = isinstance(images, np.ndarray) or is_tensor(images)
+    if isinstance(images, (list, tuple)):
+        plain = all(is_single(item) for item in images)
+    count = len(images) if plain and isinstance(images, Sized) else None
+    items = images if plain else itertools.chain.from_iterable(map(batch_items, images))
+    return ImageStream((_image_input(index, item) for index, item in enumerate(items)), count)
+
+
+def batch_items(item: Any) -> Iterable[Any]:
+    """The images of what an iterable yields: an image, a batch, or either with labels, as data loaders give them."""
+    if isinstance(item, dict):
+        key = next((key for key in IMAGE_KEYS if key in item), None)
+        if key is None:
+            raise LookalikeError(f"A batch with {', '.join(map(str, item))} has no images: they are under `image`.")
+        return batch_items(item[key])
+    if isinstance(item, (list, tuple)) and item:
+        named = isinstance(item[-1], str) and not isinstance(item[0], str)
+        if named or not all(is_single(part) for part in item):
+            return batch_items(item[0])  # (images, labels)
+    return [item] if is_single(item) or not isinstance(item, Iterable) else item
 
 
 def _image_input(index: int, item: Any) -> ImageInput:
@@ -119,6 +148,8 @@ def _image_input(index: int, item: Any) -> ImageInput:
     if isinstance(item, (np.ndarray, Image.Image)):
         name = getattr(item, "filename", "") or f"image {index}"
         return ImageInput(index, str(name), lambda: item)
+    if is_tensor(item):
+        return ImageInput(index, f"image {index}", lambda: item.detach().cpu().permute(1, 2, 0).numpy())
     raise LookalikeError(
         f"Item {index} is a {type(item).__name__}: pass paths, bytes, PIL images or arrays of height × width × 3."
     )

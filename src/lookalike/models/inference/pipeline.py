@@ -22,7 +22,7 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 from lookalike.data.image_reader import ReadFailure, read_batches
-from lookalike.models.inference import runtimes, torch_runtime
+from lookalike.models.inference import inputs, runtimes, torch_runtime
 from lookalike.models.inference.compiled_embedder import central_part
 from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
 from lookalike.models.inference.openvino_compiled import BLOCK
@@ -47,6 +47,7 @@ def encode(
     progress: bool | Progress = False,
     view: Any = None,
     seed: int = 0,
+    normalized: bool = False,
 ) -> Any:
     """Compute the output of a layer for images; see ``Embedder.encode`` and ``Embedder.features`` for arguments."""
     if on_error not in ("raise", "skip"):
@@ -54,6 +55,10 @@ def encode(
     choose(precision, ("f32", "bf16"), "a precision")
     if batch_size < 1:
         raise LookalikeError(f"batch_size is {batch_size}; it must be at least 1.")
+    if normalized:
+        if view is not None or on_error == "skip":
+            raise LookalikeError("Normalized tensors are neither augmented nor unreadable: leave these options out.")
+        return _encode_normalized(model, images, layer, precision, batch_size)
     source = image_stream(images)
     engine = runtimes.select_runtime(model, layer, runtime, precision, source, batch_size)
     loader = ImageLoader(model.preprocess, view, seed, skip=on_error == "skip")
@@ -81,6 +86,26 @@ def encode(
     if on_error == "skip":
         return result, loader.failures
     return result[0] if source.single else result
+
+
+def _encode_normalized(model: Embedder, images: Any, layer: str, precision: str, batch_size: int) -> Any:
+    """Run float tensors that are the network's input already."""
+    single = inputs.is_tensor(images) and images.ndim == 3
+    whole = [images] if inputs.is_tensor(images) else images
+    items = itertools.chain.from_iterable(map(inputs.batch_items, whole))
+    runtime, side = torch_runtime.TorchRuntime(model, layer, precision), model.preprocess.size
+
+    def batches() -> Iterator[np.ndarray]:
+        while group := list(itertools.islice(items, batch_size)):
+            for one in group:
+                if not inputs.is_tensor(one) or tuple(one.shape) != (3, side, side) or not one.is_floating_point():
+                    shape = tuple(getattr(one, "shape", ())) or type(one).__name__
+                    raise LookalikeError(f"A normalized image is a float tensor of (3, {side}, {side}), not {shape}.")
+            yield torch.stack(group).detach().float().cpu().numpy()
+
+    rows = [np.array(part) for part in runtime.run(batches())]
+    result = np.concatenate(rows) if rows else np.empty((0, *_row_shape(model, layer)), np.float32)
+    return result[0] if single else result
 
 
 def _row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
