@@ -12,10 +12,11 @@ import pyarrow
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.run import Run
 from lookalike.data import Table
-from lookalike.evaluation import clustering
+from lookalike.evaluation import clustering, compare_models
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
+from lookalike.evaluation.compare_models import ModelComparison
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, Overlap
 from lookalike.evaluation.retrieval import retrieval_metrics
@@ -187,8 +188,9 @@ def evaluate(
 def compare(
     *,
     data: str | Path | Table,
-    a: str | Path | Embedder,
-    b: str | Path | Embedder,
+    a: str | Path | Embedder | None = None,
+    b: str | Path | Embedder | None = None,
+    models: str | Sequence[Any] | None = None,
     split: str | None = None,
     all: bool = False,  # noqa: A002 -- the option `--all`
     layout: str = "auto",
@@ -202,15 +204,18 @@ def compare(
     seed: int = 0,
     out: str | Path | None = None,
     progress: bool = False,
-) -> Evaluation:
-    """Compare two models on the same images, paired by query.
+) -> Evaluation | ModelComparison:
+    """Compare models on the same images, paired by query.
 
-    Gives the difference of every metric with its interval and p-value, and says which model is better if either is.
+    Of two models, `a` and `b`: the difference of every metric with its interval and p-value, and which model is better
+    if either is. Of several `models`: which to start from: one table with intervals, the best one, those that tie with
+    it, and what each costs.
 
     Args:
         data: Folder or table of labeled images.
         a: First model: name, model folder or run.
         b: Second model.
+        models: Several models in place of `a` and `b`, separated by commas.
         split: Evaluate only this split, of the data or else of the model's run.
         all: Also evaluate images that a model was trained on, which are left out by default.
         layout: Layout of the data.
@@ -227,14 +232,55 @@ def compare(
         progress: Show progress.
 
     Returns:
-        The evaluation of b, with that of a as its `baseline` and the paired differences b − a.
+        The evaluation of b, with that of a as its `baseline` and the paired differences b − a; of several models
+        their comparison.
 
     Example:
         >>> la.compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
         'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
     """
     options: dict[str, Any] = dict(locals())
+    several = options.pop("models")
+    if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
+        raise LookalikeError("Give two models with --a and --b, or several with --models.")
+    if several is not None:
+        return _compare_models(compare_models.names_of(several), **options)
     return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
+
+
+def _compare_models(
+    sources: list[Any],
+    *,
+    data: str | Path | Table,
+    split: str | None,
+    layout: str,
+    mode: str,
+    recall_at: Sequence[int],
+    top: int,
+    leave_out_copies: bool,
+    device: str,
+    out: str | Path | None,
+    **options: Any,
+) -> ModelComparison:
+    choose(mode, MODES, "a mode of evaluation")
+    if out is not None:
+        Run.check_available(out)
+    known = [known_images(source) for source in sources]
+    table, *_ = _images(data, layout, split, known, include_trained=options["all"], with_train=False)
+    table, labels, _ = _labels(table, leave_out_copies, "")
+    how = {key: options[key] for key in ("batch_size", "runtime", "progress")}
+    made, readable, failures = compare_models.encode_all(sources, table, lambda one: _embedder(one, device), how)
+    table, labels = table.take(readable), labels[readable]
+    query, gallery, _ = _query_gallery(table, mode)
+    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids, "top": top}
+    which["recall_at"] = sorted({1, *recall_at})
+    models = [EvaluatedModel(one["name"], one["rows"], retrieval_metrics(one["rows"], labels, **which)) for one in made]
+    if not len(models[0].result.query_index):
+        raise LookalikeError(
+            f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 images."
+        )
+    return compare_models.rank(table.name, models, made, failures, None if out is None else Path(out))
 
 
 def _images(
