@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -188,9 +190,7 @@ def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
     card, pre = model.card, model.preprocess
     lines = [
         "---",
-        "library_name: lookalike",
-        "pipeline_tag: image-feature-extraction",
-        "tags: [image-search, embeddings]",
+        yaml.safe_dump(card_header(model), sort_keys=False, allow_unicode=True).rstrip(),
         "---",
         "",
         f"# {model.name}",
@@ -218,7 +218,11 @@ def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
                 ["backbone", f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})"],
                 ["pooling", model.pooling.name],
                 ["embedding", f"{model.dim} dimensions, unit length, cosine similarity"],
-                ["images", f"{pre.size} × {pre.size} px, center crop {pre.crop:g}, {pre.interpolation}"],
+                [
+                    "images",
+                    f"{pre.size} × {pre.size} px, {'squashed' if pre.squash else f'center crop {pre.crop:g}'}, "
+                    f"{pre.interpolation}",
+                ],
                 ["normalization", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
                 *[[key, _cell(card[key])] for key in ("data", "method") if card.get(key)],
                 ["fingerprint", f"`{config['fingerprint']}`"],
@@ -232,6 +236,36 @@ def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
         lines += ["## Limits", "", str(card["limits"]), ""]
     lines += ["## License", "", card.get("license") or "The license of these weights is unknown.", ""]
     return "\n".join(lines)
+
+
+def card_header(model: Embedder) -> dict[str, Any]:
+    """The YAML header of the model card, as the Hub reads it."""
+    card = model.card
+    stated = str(card.get("license") or "")
+    known = re.fullmatch(r"[a-z0-9][a-z0-9.-]*", stated)
+    header: dict[str, Any] = {
+        "library_name": "lookalike",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["image-search", "embeddings", "sentence-transformers"],
+        "license": stated if known else "other",
+    }
+    if card.get("base_model"):
+        header["base_model"] = card["base_model"]
+    data = str(card.get("data") or "").partition(",")[0]
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", data):
+        header["datasets"] = [data]
+    metrics = [
+        {"type": key, "name": key, "value": value}
+        for key, one in (card["results"] if isinstance(card.get("results"), Mapping) else {}).items()
+        if isinstance(value := one.get("value") if isinstance(one, Mapping) else one, (int, float))
+    ]
+    if metrics:
+        about = {"name": data or "the user's images", "type": data or "images"}
+        task = {"type": "image-feature-extraction", "name": "Image retrieval"}
+        header["model-index"] = [
+            {"name": model.name, "results": [{"task": task, "dataset": about, "metrics": metrics}]}
+        ]
+    return header
 
 
 def _results(results: Any) -> list[str]:
