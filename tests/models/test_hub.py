@@ -116,7 +116,7 @@ def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None
     config.write_text(text)
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(pickle.dumps({"model": Path("x")}))
-    with pytest.raises(LookalikeError, match="more than tensors, which lookalike does not unpickle|damaged"):
+    with pytest.raises(LookalikeError, match=r"more than tensors, which lookalike does not unpickle|damaged"):
         Embedder.from_pretrained(tmp_path / "model")
     torch.save({"weight": torch.nn.Linear(2, 2)}, tmp_path / "model" / "pytorch_model.bin")
     with pytest.raises(LookalikeError, match="more than tensors, which lookalike does not unpickle"):

@@ -251,12 +251,15 @@ def card_header(model: Embedder) -> dict[str, Any]:
     }
     if card.get("base_model"):
         header["base_model"] = card["base_model"]
-    data = str(card.get("data") or "").partition(",")[0]
+    data = re.split("[:,]", str(card.get("data") or ""))[0]
     if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", data):
         header["datasets"] = [data]
+    results = card.get("results") or {}
+    if not isinstance(results, Mapping):  # several models, of which this is one
+        results = next((row for row in results if "(this one)" in str(row.get("model"))), {})
     metrics = [
         {"type": key, "name": key, "value": value}
-        for key, one in (card["results"] if isinstance(card.get("results"), Mapping) else {}).items()
+        for key, one in results.items()
         if isinstance(value := one.get("value") if isinstance(one, Mapping) else one, (int, float))
     ]
     if metrics:
