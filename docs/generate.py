@@ -5,8 +5,10 @@ Everything goes to docs/_generated, which git ignores; pages include it.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,7 +102,19 @@ def method_settings() -> str:
     return "\n".join(parts)
 
 
+def model_families() -> str:
+    """List the model families; tests/models/test_families.py runs one suite over the same list."""
+    path = Path(__file__).resolve().parents[1] / "tests" / "models" / "families.py"
+    spec = importlib.util.spec_from_file_location("model_families", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    rows = [(one.name, one.source, one.preprocessing, one.pooling) for one in module.FAMILIES.values()]
+    return table(("models", "written by", "preprocessing", "own pooling"), rows)
+
+
 PAGES = {
+    "model-families": model_families,
     "commands": commands,
     "command-reference": command_reference,
     "exit-codes": exit_codes,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import yaml
 
 from lookalike.core.errors import LookalikeError
 from lookalike.models import Embedder
+from tests import helpers
 from tests.helpers import make_image
 from tests.models.families import FAMILIES
 from tests.models.hub_server import Hub, serving
@@ -121,3 +124,16 @@ def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None
     torch.save({"weight": torch.nn.Linear(2, 2)}, tmp_path / "model" / "pytorch_model.bin")
     with pytest.raises(LookalikeError, match="more than tensors, which lookalike does not unpickle"):
         Embedder.from_pretrained(tmp_path / "model")
+
+
+def test_the_tutorial_works(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(hub, "facebook/dinov2-small", "dinov2", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    helpers.make_images(tmp_path / "birds", classes=8, images=6)
+    shutil.copy(next((tmp_path / "birds").rglob("*.jpg")), tmp_path / "query.jpg")
+    text = (helpers.ROOT / "docs" / "tutorials" / "bring-a-model.md").read_text(encoding="utf-8")
+    space: dict[str, object] = {}
+    for block in re.findall(r"```python hub\n(.*?)```", text, re.S):
+        exec(compile(block, "bring-a-model", "exec"), space)
+    assert isinstance(space["again"], Embedder) and space["again"].card["base_model"] == "facebook/dinov2-small"
+    assert "me/birds" in hub.repositories
