@@ -58,7 +58,7 @@ def test_classifier_prototypes_and_parent_survive(make: Callable[..., Embedder],
 
 
 def test_the_folder(saved: Path) -> None:
-    assert sorted(p.name for p in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(p.name for p in saved.iterdir()) == ["README.md", "config.json", "model.safetensors", "modules.json"]
     config = json.loads((saved / "config.json").read_text())
     assert (config["format"], config["kind"]) == (FORMAT_VERSIONS["model"], "model")
 

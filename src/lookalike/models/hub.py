@@ -18,7 +18,7 @@ from lookalike.core.imports import offline
 PREFIX = "hf-hub:"
 ID = re.compile(r"[\w][\w.-]*/[\w.-]*\w(@[\w./-]+)?")
 CONFIGS = ["*.json", "README.md"]
-WEIGHTS = (["*.safetensors"], ["*pytorch_model*.bin"])
+WEIGHTS = (["*.safetensors"], ["*pytorch_model*.bin"])  # pickles of tensors only where there is nothing better
 
 
 def is_id(name: object) -> bool:
@@ -50,14 +50,12 @@ def fetch(name: str, is_whole: Callable[[Path], bool]) -> Path:
     from huggingface_hub import snapshot_download
 
     def load(patterns: list[str]) -> Path:
-        options = {"revision": revision or None, "endpoint": endpoint()}
-        return Path(snapshot_download(repository, allow_patterns=patterns, **options))  # type: ignore[arg-type]
+        where = endpoint()
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=patterns, endpoint=where))
 
     with explained(repository):
-        for patterns in WEIGHTS:  # pickles of tensors only where there is nothing better
-            if is_whole(folder := load([*CONFIGS, *patterns])):
-                break
-    return folder
+        made = load([*CONFIGS, *WEIGHTS[0]])
+        return made if is_whole(made) else load([*CONFIGS, *WEIGHTS[1]])
 
 
 def cached(repository: str, revision: str = "") -> Path | None:

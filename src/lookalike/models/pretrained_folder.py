@@ -33,7 +33,7 @@ def kind(folder: Path, *, prefer_open_clip: bool = False) -> str | None:
         return "open_clip"
     config = read_json(folder / CONFIG, "model's configuration") if (folder / CONFIG).is_file() else None
     if isinstance(config, dict):
-        if isinstance(config.get("format"), int):
+        if "format" in config or config.get("kind") == "model":
             return "lookalike"
         if not is_clip or any((folder / name).is_file() for name in WEIGHTS["transformers"]):
             if "pretrained_cfg" in config or ("architecture" in config and "model_type" not in config):
@@ -42,7 +42,8 @@ def kind(folder: Path, *, prefer_open_clip: bool = False) -> str | None:
                 return "transformers"
     if is_clip:
         return "open_clip"
-    return "sentence_transformers" if (folder / "modules.json").is_file() else None
+    modules = folder / "modules.json"
+    return "sentence_transformers" if modules.is_file() and "LookalikeModule" not in modules.read_text() else None
 
 
 def is_whole(folder: Path) -> bool:

@@ -116,8 +116,9 @@ def image_stream(images: Any) -> ImageStream:
         return ImageStream(_table_rows(images), len(images))
     if not isinstance(images, Iterable) or isinstance(images, dict):
         raise LookalikeError(f"A {type(images).__name__} is not an image: pass paths, bytes, PIL images or arrays.")
-    if is_tensor(images) and images.ndim != 4:
-        raise LookalikeError(f"A tensor of shape {tuple(images.shape)} is not images: pass (N, 3, H, W).")
+    shape = tuple(getattr(images, "shape", ()))
+    if is_tensor(images) and len(shape) != 4:
+        raise LookalikeError(f"A tensor of shape {shape} is not images: pass (N, 3, H, W).")
     plain = isinstance(images, np.ndarray) or is_tensor(images)
     if isinstance(images, (list, tuple)):
         plain = all(is_single(item) for item in images)
