@@ -60,13 +60,13 @@ def fetch(name: str, is_whole: Callable[[Path], bool]) -> Path:
 
 def cached(repository: str, revision: str = "") -> Path | None:
     """The folder of a model of the Hub in the local cache, without asking the Hub."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub import try_to_load_from_cache
 
-    try:
-        return Path(snapshot_download(repository, revision=revision or None, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError, OSError):
-        return None
+    for file in ("config.json", "modules.json", "open_clip_config.json"):
+        found = try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(found, str):
+            return Path(found).parent
+    return None
 
 
 def push(folder: Path, repository: str, *, private: bool, message: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json
+from lookalike.core.files import hash_bytes, read_json
 from lookalike.models import backbones, open_clip, transformers
 from lookalike.models.backbones import LoadedBackbone, read_tensors
 
@@ -107,7 +108,7 @@ def _timm(folder: Path, name: str, size: int | None) -> LoadedBackbone:
 
 def _open_clip(folder: Path, name: str, size: int | None) -> LoadedBackbone:
     config = read_json(folder / OPEN_CLIP, "model's configuration")
-    architecture = open_clip.PREFIX + re.sub(r"[^\w.-]+", "-", name.removeprefix(open_clip.PREFIX)).strip("-")
+    architecture = f"{open_clip.PREFIX}custom-{hash_bytes(json.dumps(config, sort_keys=True))[:8]}"
     model = open_clip.create(architecture, config=config)
     backbones.load_weights(model.clip, _file(folder, "open_clip"), name)
     return LoadedBackbone(model.eval(), architecture, backbones.preprocess_of(model, size), "", "", config)
