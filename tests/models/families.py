@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -149,6 +150,13 @@ def _lookalike(folder: Path) -> Callable[[Tensor], Tensor]:
     model = Embedder.from_pretrained("resnet10_small", weights="random", size=SIZE)
     model.save_pretrained(folder)
     return model.backbone
+
+
+def needs(name: str) -> Any:
+    """A parameter of a test: the family, with the mark of the library it needs."""
+    source = FAMILIES[name].source
+    library = {"sentence-transformers": "transformers"}.get(source, source)
+    return pytest.param(name, marks=[pytest.mark.needs(library)] if library in ("transformers", "open_clip") else [])
 
 
 _POOLER, _CROP, _SQUASH = "the model's own pooler", "crop", "squash"

@@ -14,12 +14,12 @@ import torch
 from lookalike.models import Embedder
 from lookalike.models.inference.pipeline import load_crop
 from tests.helpers import make_image
-from tests.models.families import FAMILIES
+from tests.models.families import FAMILIES, needs
 
 FACTORY = "tests.models.families:own_network"
 
 
-@pytest.fixture(scope="module", params=list(FAMILIES))
+@pytest.fixture(scope="module", params=[needs(name) for name in FAMILIES])
 def case(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Path, Callable[..., Any]]:

@@ -17,7 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.models import Embedder
 from tests import helpers
 from tests.helpers import make_image
-from tests.models.families import FAMILIES
+from tests.models.families import FAMILIES, needs
 from tests.models.hub_server import Hub, serving
 
 
@@ -41,7 +41,10 @@ def publish(hub: Hub, name: str, family: str, folder: Path) -> None:
     hub.repositories[name] = {path.relative_to(folder / "built").as_posix(): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("family", ["dinov2", "timm", "open_clip", "sentence_transformers", "lookalike"])
+PULLED = ("dinov2", "timm", "open_clip", "sentence_transformers", "lookalike")
+
+
+@pytest.mark.parametrize("family", [needs(name) for name in PULLED])
 def test_a_model_is_pulled_once(hub: Hub, tmp_path: Path, family: str) -> None:
     publish(hub, "org/model", family, tmp_path)
     model = Embedder.from_pretrained("org/model")
@@ -55,6 +58,7 @@ def test_a_model_is_pulled_once(hub: Hub, tmp_path: Path, family: str) -> None:
     assert hub.requests == []  # what is here already is not asked for
 
 
+@pytest.mark.needs("transformers")
 def test_a_pushed_model_is_the_same_after_pulling(hub: Hub, tmp_path: Path) -> None:
     publish(hub, "org/base", "vit", tmp_path)
     model = Embedder.from_pretrained("org/base")
@@ -106,6 +110,7 @@ def test_a_folder_is_not_taken_for_a_hub_id(hub: Hub, tmp_path: Path, monkeypatc
     assert hub.requests == []
 
 
+@pytest.mark.needs("transformers")
 def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None:
     FAMILIES["dinov2"].build(tmp_path / "model")
     config = tmp_path / "model" / "config.json"
@@ -126,6 +131,7 @@ def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None
         Embedder.from_pretrained(tmp_path / "model")
 
 
+@pytest.mark.needs("transformers")
 def test_the_tutorial_works(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub, "facebook/dinov2-small", "dinov2", tmp_path)
     monkeypatch.chdir(tmp_path)

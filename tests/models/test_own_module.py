@@ -20,7 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.data.decoding import Preprocess
 from lookalike.models import Embedder, factories
 from tests import helpers
-from tests.models.families import OwnNetwork, own_network
+from tests.models.families import FAMILIES, OwnNetwork, needs, own_network
 
 FACTORY = "tests.models.families:own_network"
 PRE = Preprocess(size=32, crop=1.0)
@@ -139,12 +139,10 @@ print(model.encode(np.zeros((1, 40, 40, 3), np.uint8)).tolist())
 """
 
 
-@pytest.mark.parametrize("family", ["lookalike", "vit"])
+@pytest.mark.parametrize("family", [needs("lookalike"), needs("vit")])
 def test_a_fresh_process_unpickles_it(tmp_path: Path, family: str) -> None:
     """As a spawned process or a Spark worker does, which has imported nothing yet."""
     import cloudpickle
-
-    from tests.models.families import FAMILIES
 
     FAMILIES[family].build(tmp_path / "model")
     model = Embedder.from_pretrained(tmp_path / "model")
