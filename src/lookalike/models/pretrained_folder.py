@@ -44,7 +44,8 @@ def kind(folder: Path, *, prefer_open_clip: bool = False) -> str | None:
     if is_clip:
         return "open_clip"
     modules = folder / "modules.json"
-    return "sentence_transformers" if modules.is_file() and "LookalikeModule" not in modules.read_text() else None
+    text = modules.read_text(encoding="utf-8", errors="replace") if modules.is_file() else ""
+    return "sentence_transformers" if text and "LookalikeModule" not in text else None
 
 
 def is_whole(folder: Path) -> bool:
