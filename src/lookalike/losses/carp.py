@@ -8,7 +8,6 @@ prototypes) compute it with its gradient block by block, without an N×K matrix.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -135,10 +134,9 @@ class CARPLoss(nn.Module):
             if self.training:
                 self.step.add_(1)
         _check_partition(permutation, prototypes, self.block_size)
-        scale = _make_scale(student.shape[1], prototypes // self.block_size, self.gather, student.device)
-        # With several processes all blocks go in one message; otherwise as many at a time as stay in the caches.
-        chunk = CHUNK if scale.world_size == 1 else prototypes
-        blocks = _Blocks(permutation.to(student.device), self.block_size, chunk, self.options, scale)
+        blocks = _make_blocks(student, permutation, self.block_size, CHUNK, self.options, self.gather)
+        if blocks.world_size > 1:  # all blocks go in one message, instead of as many at a time as stay in the caches
+            blocks = blocks._replace(chunk=prototypes)
         return CARPOutput(*_Kernel.apply(blocks, False, student, teacher))
 
 
@@ -181,8 +179,7 @@ def fused_carp(
     """
     _check_views(student, teacher)
     _check_partition(permutation, len(prototypes), block_size)
-    scale = _make_scale(student.shape[1], len(prototypes) // block_size, gather, student.device)
-    blocks = _Blocks(permutation.to(student.device), block_size, chunk, options or CARPOptions(), scale)
+    blocks = _make_blocks(student, permutation, block_size, chunk, options or CARPOptions(), gather)
     output = _Kernel.apply(blocks, diagnostics, student, teacher, prototypes, teacher_prototypes)
     loss, consistency, balance, *statistics = output
     return CARPOutput(loss, consistency, balance, Diagnostics(*statistics) if diagnostics else None)
@@ -217,37 +214,37 @@ def _check_partition(permutation: Tensor, prototypes: int, block_size: int) -> N
 # ---- the kernel --------------------------------------------------------------------------------------
 
 
-class _Scale(NamedTuple):
-    """Quantities shared by all blocks of a step; `rows` is the number of images, the mean over the processes."""
-
-    num_blocks: int
-    rows: float
-    world_size: int
-    all_reduce: Callable[[Tensor], Tensor]
-
-
-def _make_scale(images: int, num_blocks: int, gather: bool, device: torch.device) -> _Scale:
-    """Scale so that the mean over processes of losses and gradients is that of the joint batch."""
-    world_size = distributed.group_size() if gather else 1
-    if world_size == 1:
-        return _Scale(num_blocks, images, 1, lambda value: value)
-    rows = distributed.group_sum(torch.tensor(float(images), device=device)).item() / world_size
-    return _Scale(num_blocks, rows, world_size, distributed.group_sum)
-
-
 class _Blocks(NamedTuple):
-    """The partition and how it is processed."""
+    """The partition and how it is processed; `rows` is the number of images, the mean over the processes."""
 
     permutation: Tensor
     size: int
     chunk: int
     options: CARPOptions
-    scale: _Scale
+    rows: float
+    world_size: int
+
+    @property
+    def num_blocks(self) -> int:
+        return len(self.permutation) // self.size
+
+    def all_reduce(self, value: Tensor) -> Tensor:
+        return distributed.group_sum(value) if self.world_size > 1 else value
 
     def columns(self) -> list[slice]:
         """Slices of the permutation that hold whole blocks, at most `chunk` columns each."""
         count, step = len(self.permutation), max(self.size, self.chunk - self.chunk % self.size)
         return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def _make_blocks(
+    student: Tensor, permutation: Tensor, size: int, chunk: int, options: CARPOptions, gather: bool
+) -> _Blocks:
+    """Scale so that the mean over processes of losses and gradients is that of the joint batch."""
+    rows, world_size = float(student.shape[1]), distributed.group_size() if gather else 1
+    if world_size > 1:
+        rows = distributed.group_sum(torch.tensor(rows, device=student.device)).item() / world_size
+    return _Blocks(permutation.to(student.device), size, chunk, options, rows, world_size)
 
 
 class _Workspace:
@@ -342,7 +339,7 @@ class _Kernel(torch.autograd.Function):
                 assignments = torch.where(top > best, order[columns][place], assignments)
                 best = torch.maximum(top, best)
             needed = (sides[0].needs_grad, sides[1].needs_grad)
-            parts.append(_block_terms(a, b, options, blocks.scale, workspace, needed, information=diagnostics))
+            parts.append(_block_terms(a, b, blocks, workspace, needed, information=diagnostics))
             for side in sides:
                 if side.needs_grad:
                     side.accumulate(columns)
@@ -353,7 +350,7 @@ class _Kernel(torch.autograd.Function):
         if diagnostics:
             information = torch.stack([p.information for p in parts if p.information is not None]).sum()
             output += [
-                (information / blocks.scale.num_blocks).to(dtype),
+                (information / blocks.num_blocks).to(dtype),
                 torch.cat([p.divergence for p in parts]).max(),
                 torch.stack([p.max_fraction for p in parts]).max(),
                 assignments,
@@ -379,24 +376,18 @@ class _BlockTerms(NamedTuple):
 
 
 def _block_terms(
-    a: Tensor,
-    b: Tensor,
-    options: CARPOptions,
-    scale: _Scale,
-    workspace: _Workspace,
-    needs_grad: tuple[bool, bool],
-    information: bool,
+    a: Tensor, b: Tensor, blocks: _Blocks, workspace: _Workspace, needs_grad: tuple[bool, bool], information: bool
 ) -> _BlockTerms:
     """Both terms of J blocks of logits, a (V, N, J, M) and b (W, N, J, M).
 
     A block needs all rows but only its own columns. Where a gradient is needed it replaces the logits.
     """
-    views, teacher_views = len(a), len(b)
+    views, teacher_views, options = len(a), len(b), blocks.options
     pairs = view_pairs(views, teacher_views)
-    each = 1.0 / (scale.rows * scale.num_blocks * (len(pairs) if options.pair_reduction == "mean" else 1))
+    each = 1.0 / (blocks.rows * blocks.num_blocks * (len(pairs) if options.pair_reduction == "mean" else 1))
     s = torch.softmax(a, -1, out=workspace.take("s", *a.shape))
     t = torch.softmax(b, -1, out=workspace.take("t", *b.shape))
-    mean, balance, student_sums = _balance(s, t, options, scale)
+    mean, balance, student_sums = _balance(s, t, blocks)
     dots = torch.stack([_dot(s[v], t[w], workspace) for v, w in pairs])
     tiny = dots < MIN_DOT
     consistency = -dots.masked_fill(tiny, 1.0).log().sum(dtype=torch.float64)
@@ -409,27 +400,27 @@ def _block_terms(
         log_space[v, w] = rows, each * r
     mutual = None
     if information:
-        count = views * scale.rows * scale.world_size
+        count = views * blocks.rows * blocks.world_size
         p = student_sums / count
         # H(s) = log Σ exp(a) − ⟨s, a⟩, summed over the rows of all processes.
         entropies = [_logsumexp(x, q) - _dot(q, x, workspace) for x, q in zip(a, s, strict=True)]
-        block_entropies = scale.all_reduce(torch.stack(entropies).sum((0, 1)))
+        block_entropies = blocks.all_reduce(torch.stack(entropies).sum((0, 1)))
         mutual = -torch.xlogy(p, p).sum(dtype=torch.float64)
         mutual -= block_entropies.sum(dtype=torch.float64) / count
     balances_teacher = options.mean_over == "both"
-    slope = options.weight / (scale.num_blocks * scale.rows * (views + teacher_views * balances_teacher))
+    slope = options.weight / (blocks.num_blocks * blocks.rows * (views + teacher_views * balances_teacher))
     log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
-    pulls = each / dots.masked_fill(tiny, torch.inf)
+    pulls = dict(zip(pairs, each / dots.masked_fill(tiny, torch.inf), strict=True))
     if needs_grad[0]:
-        _gradient(a, s, t, pairs, pulls, slope * log_mean, each, workspace)
+        _gradient(a, s, t, pulls, slope * log_mean, each, workspace)
     if needs_grad[1]:
-        swapped, level = [(w, v) for v, w in pairs], slope * balances_teacher * log_mean
-        _gradient(b, t, s, swapped, pulls, level, each, workspace)
+        swapped = {(w, v): pull for (v, w), pull in pulls.items()}
+        _gradient(b, t, s, swapped, slope * balances_teacher * log_mean, each, workspace)
     for (v, w), (rows, r) in log_space.items():
         for logits, needed, view in ((a, needs_grad[0], v), (b, needs_grad[1], w)):
             if needed:
                 logits[view][rows] -= r
-    mean_balance = balance.sum(dtype=torch.float64) / scale.num_blocks
+    mean_balance = balance.sum(dtype=torch.float64) / blocks.num_blocks
     return _BlockTerms(consistency * each, mean_balance, balance, mean.max(), mutual)
 
 
@@ -438,19 +429,16 @@ def _dot(x: Tensor, y: Tensor, workspace: _Workspace) -> Tensor:
     return torch.mul(x, y, out=workspace.take("product", *x.shape)).sum(-1)
 
 
+PairWeights = dict[tuple[int, int], Tensor]
+"""Weight (N, J) of every pair of views that is compared."""
+
+
 def _gradient(
-    out: Tensor,
-    p: Tensor,
-    q: Tensor,
-    pairs: list[tuple[int, int]],
-    pulls: Tensor,
-    level: Tensor,
-    each: float,
-    workspace: _Workspace,
+    out: Tensor, p: Tensor, q: Tensor, pulls: PairWeights, level: Tensor, each: float, workspace: _Workspace
 ) -> None:
     """Gradient of one side: p ∘ (Σ (each − q·pull) + level − ⟨p, level⟩), written to `out`."""
     for number, (p_view, out_view) in enumerate(zip(p, out, strict=True)):
-        compared = [(other, pull) for (view, other), pull in zip(pairs, pulls, strict=True) if view == number]
+        compared = [(other, pull) for (view, other), pull in pulls.items() if view == number]
         inner = _dot(p_view, level.expand_as(p_view), workspace)
         factor = workspace.take("product", *p_view.shape).copy_(each * len(compared) - inner[..., None])
         factor += level
@@ -464,11 +452,10 @@ def _logsumexp(logits: Tensor, probabilities: Tensor) -> Tensor:
     return logits.amax(-1) - probabilities.amax(-1).log()
 
 
-def _balance(s: Tensor, t: Tensor, options: CARPOptions, scale: _Scale) -> tuple[Tensor, Tensor, Tensor]:
+def _balance(s: Tensor, t: Tensor, blocks: _Blocks) -> tuple[Tensor, Tensor, Tensor]:
     """p̄ (J, M), its KL from uniform for every block, and the sums of the student's assignments."""
-    student_sums = s.sum((0, 1))
-    both = options.mean_over == "both"
-    sums = scale.all_reduce(torch.stack([student_sums, t.sum((0, 1))]) if both else student_sums[None])
-    rows = scale.rows * scale.world_size * (len(s) + len(t) if both else len(s))
+    sides = [s, t] if blocks.options.mean_over == "both" else [s]
+    sums = blocks.all_reduce(torch.stack([side.sum((0, 1)) for side in sides]))
+    rows = blocks.rows * blocks.world_size * sum(map(len, sides))
     mean = sums.sum(0) / rows
     return mean, math.log(s.shape[-1]) + torch.xlogy(mean, mean).sum(-1), sums[0]
