@@ -151,10 +151,8 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
 
     def _update(self, batch: JointBatch) -> Tensor | None:
         """Correct the memory, then enqueue; returns the slot of every image, or None with a mask."""
-        rows, labels, ids = batch.embeddings.detach(), batch.labels, batch.ids
-        if batch.mask is not None:
-            rows, labels = rows[batch.mask], labels[batch.mask]
-            ids = None if ids is None else ids[batch.mask]
+        rows, labels, ids = batch.select(batch.mask)
+        rows = rows.detach()
         self._correct_drift(rows, labels)
         if self.compat is not None and self.queue.base.dtype != rows.dtype:
             self.queue.base = self.queue.base.to(rows.dtype)
@@ -198,22 +196,19 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
 
     def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: pml_compat.IndicesTuple | None) -> Tensor:
         queue = self.queue
-        embeddings, labels, ids = batch.embeddings, batch.labels, batch.ids
-        settings = self._fused_settings() if extra is None and embeddings.dtype != torch.float64 else None
+        settings = self._fused_settings() if extra is None and batch.embeddings.dtype != torch.float64 else None
         anchors = None if batch.mask is None else ~batch.mask
         if settings is not None and batch.world_size > 1:  # the kernel needs the queries of this process only
-            own = torch.zeros_like(labels, dtype=torch.bool)
+            own = torch.zeros_like(batch.labels, dtype=torch.bool)
             own[batch.own_rows] = True
             anchors = own if anchors is None else own & anchors
-        if anchors is not None:
-            embeddings, labels = embeddings[anchors], labels[anchors]
-            ids = None if ids is None else ids[anchors]
-            slots = None if slots is None else slots[anchors]
+        embeddings, labels, ids = batch.select(anchors)
+        slots = slots if slots is None or anchors is None else slots[anchors]
         if queue.count == 0:
             return batch.embeddings.sum() * 0
         if settings is not None:
-            cosine, other = self.settings.renorm != "none", None if self.comparison.old_copies else ids
-            return _fused_loss(queue, settings, embeddings, labels, other, slots, cosine, batch.world_size)
+            other = None if self.comparison.old_copies else ids
+            return self._fused_loss(settings, embeddings, labels, other, slots, batch.world_size)
         if len(embeddings) == 0:
             return batch.embeddings.sum() * 0
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
@@ -226,6 +221,53 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
 
     def _fused_settings(self) -> pml_compat.FusedSettings | None:
         return pml_compat.fused_settings(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
+
+    def _fused_loss(
+        self,
+        fused: pml_compat.FusedSettings,
+        embeddings: Tensor,
+        labels: Tensor,
+        ids: Tensor | None,
+        slots: Tensor | None,
+        world_size: int,
+    ) -> Tensor:
+        """Mean over the queries with a loss above 0; the mean of the processes' gradients is that of the joint loss."""
+        with torch.autocast(embeddings.device.type, enabled=False):
+            queue, cosine = self.queue, self.settings.renorm != "none"
+            queries, base = torch.nn.functional.normalize(embeddings.float(), dim=1), queue.base[: queue.count]
+            norms = queue.norms() if cosine and not queue.tracked else None
+            scale, shift = queue.affine_map() if queue.tracked else (None, None)
+            references = supcon.References(base, scale, shift, norms, cosine)
+            positives, excluded = self._label_pairs(labels, ids, slots)
+            mined = supcon.mined_supcon(queries, references, positives, excluded, **fused._asdict())
+            active = mined.losses > 0
+            counts = torch.stack([active.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
+            num_active, num_pos, num_neg = (distributed.group_sum(counts) if world_size > 1 else counts).tolist()
+            # PML treats one pair of each kind as nothing to compare, but one query may have several negatives.
+            if num_pos == num_neg == 1:
+                number = supcon.count_negatives(queries, references, excluded, fused.margins.min_negative)
+                num_neg = int(distributed.group_sum(counts.new_tensor(number))) if world_size > 1 else number
+            if num_active and num_pos and num_neg and max(num_pos, num_neg) > 1:
+                value = torch.where(active, mined.losses, 0.0).sum() * (world_size / num_active)
+            else:
+                value = queries.sum() * 0
+        return value.to(embeddings.dtype)
+
+    def _label_pairs(
+        self, labels: Tensor, ids: Tensor | None, slots: Tensor | None
+    ) -> tuple[supcon.Pairs, supcon.Pairs]:
+        """The positives, and all pairs that are not negatives: same label, or the same image."""
+        queue = self.queue
+        excluded = supcon.equal_value_pairs(labels, queue.labels[: queue.count])
+        other_image = torch.ones_like(excluded.rows, dtype=torch.bool)
+        if slots is not None:
+            other_image &= slots[excluded.queries] != excluded.rows
+        if ids is not None:
+            other_image &= ids[excluded.queries] != queue.ids[excluded.rows]
+        positives = excluded.select(other_image)
+        if ids is not None:
+            excluded = supcon.merge_pairs(excluded, supcon.equal_value_pairs(ids, queue.ids[: queue.count]))
+        return positives, excluded
 
     def _within_batch_loss(self, batch: JointBatch) -> Tensor:
         """The same loss and miner within the batch (XBM*)."""
@@ -354,6 +396,12 @@ class JointBatch(NamedTuple):
     own_rows: slice
     world_size: int
 
+    def select(self, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return embeddings, labels and ids of some rows (None: of all)."""
+        if mask is None:
+            return self.embeddings, self.labels, self.ids
+        return self.embeddings[mask], self.labels[mask], None if self.ids is None else self.ids[mask]
+
     def scale_gradient(self, loss: Tensor) -> Tensor:
         """Scale the gradient of a joint loss so that its mean over the processes is the true gradient."""
         return loss if self.world_size == 1 else loss.detach() + self.world_size * (loss - loss.detach())
@@ -371,54 +419,3 @@ def gather_batch(
     ids = None if ids is None else distributed.group_gather(ids)[0]
     mask = None if mask is None else distributed.group_gather(mask.to(torch.uint8))[0].bool()
     return JointBatch(rows, labels, ids, mask, own, distributed.group_size())
-
-
-# ---- SupCon by the fused kernel ----------------------------------------------------------------------
-
-
-def _fused_loss(
-    queue: EmbeddingQueue,
-    settings: pml_compat.FusedSettings,
-    embeddings: Tensor,
-    labels: Tensor,
-    ids: Tensor | None,
-    slots: Tensor | None,
-    cosine: bool,
-    world_size: int,
-) -> Tensor:
-    """Mean over the queries with a loss above 0; the mean of the processes' gradients is that of the joint loss."""
-    with torch.autocast(embeddings.device.type, enabled=False):
-        queries, base = torch.nn.functional.normalize(embeddings.float(), dim=1), queue.base[: queue.count]
-        norms = queue.norms() if cosine and not queue.tracked else None
-        scale, shift = queue.affine_map() if queue.tracked else (None, None)
-        references = supcon.References(base, scale, shift, norms, cosine)
-        positives, excluded = _label_pairs(queue, labels, ids, slots)
-        mined = supcon.mined_supcon(queries, references, positives, excluded, **settings._asdict())
-        active = mined.losses > 0
-        counts = torch.stack([active.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
-        num_active, num_pos, num_neg = (distributed.group_sum(counts) if world_size > 1 else counts).tolist()
-        # PML treats one pair of each kind as nothing to compare, but one query may have several negatives.
-        if num_pos == num_neg == 1:
-            number = supcon.count_negatives(queries, references, excluded, settings.margins.min_negative)
-            num_neg = int(distributed.group_sum(counts.new_tensor(number))) if world_size > 1 else number
-        if num_active and num_pos and num_neg and max(num_pos, num_neg) > 1:
-            value = torch.where(active, mined.losses, 0.0).sum() * (world_size / num_active)
-        else:
-            value = queries.sum() * 0
-    return value.to(embeddings.dtype)
-
-
-def _label_pairs(
-    queue: EmbeddingQueue, labels: Tensor, ids: Tensor | None, slots: Tensor | None
-) -> tuple[supcon.Pairs, supcon.Pairs]:
-    """The positives, and all pairs that are not negatives: same label, or the same image."""
-    excluded = supcon.equal_value_pairs(labels, queue.labels[: queue.count])
-    other_image = torch.ones_like(excluded.rows, dtype=torch.bool)
-    if slots is not None:
-        other_image &= slots[excluded.queries] != excluded.rows
-    if ids is not None:
-        other_image &= ids[excluded.queries] != queue.ids[excluded.rows]
-    positives = excluded.select(other_image)
-    if ids is not None:
-        excluded = supcon.merge_pairs(excluded, supcon.equal_value_pairs(ids, queue.ids[: queue.count]))
-    return positives, excluded
