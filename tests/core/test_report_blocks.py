@@ -86,6 +86,7 @@ def test_names_that_are_not_utf8_can_be_written(tmp_path):
         lambda: s.Heat(names=["a"], panels=[s.HeatPanel(title="", values=[[float("nan")]])]),
         lambda: s.Text(text="a", color="red"),
         lambda: s.Section.model_validate({"title": "", "order": 1, "blocks": [{"kind": "poem"}]}),
+        (10**400, 0, False, f"{10**400:,}"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(make):

@@ -362,7 +362,8 @@ class Section(_Part):
 
 def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
     """Return a number as text, such as `0.612`, `−1.20` or `5,924`: with a real minus sign and no negative zero."""
-    text = f"{value:{'+' if signed else ''},.{digits}f}"
+    form = "," if isinstance(value, int) and abs(value) > 1 << 60 else f",.{digits}f"  # too large to be a float
+    text = f"{value:{'+' if signed else ''}{form}}"
     if value and not any(c in "123456789" for c in text) and text[0] in "+-":
         text = text[1:]
     return text.replace("-", "−")
