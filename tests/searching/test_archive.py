@@ -206,9 +206,11 @@ def test_a_backup_does_not_choose_what_is_served(backup_file: Path, tmp_path: Pa
             assert index.root == tmp_path / "images" and index.open_bytes({"path": "class-00/0.jpg"})
 
 
-def test_an_index_without_its_rows_is_called_damaged(backup_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("change", ["DROP TABLE rows_1", "UPDATE store SET version = version + 1"])
+def test_an_index_without_rows_or_vectors_is_called_damaged(backup_file: Path, tmp_path: Path, change: str) -> None:
     with contextlib.closing(sqlite3.connect(tmp_path / "index" / "lookalike.db")) as database:
-        database.execute("DROP TABLE rows_1")
+        database.execute(change)
+        database.commit()
     with pytest.raises(LookalikeError, match="damaged"):
         lookalike.backup(index=tmp_path / "index", out=tmp_path / "b.lookalike", progress=False)
     assert not (tmp_path / "b.lookalike").exists()

@@ -54,6 +54,7 @@ BLOCK = 1 << 20
 # What a backup may contain: nothing else is written, wherever its name points.
 PART = r"(?!\.\.?(?:/|$))[^/\\\0]+"
 MEMBERS = re.compile(rf"{re.escape(FILE)}|generations/\d+/({re.escape(TABLE)}|vectors-\d+\.f32|model(/{PART})+)")
+ATTEMPTS = 5  # to read one state of an index that is written to meanwhile
 PLAIN_NAME = re.compile(r"[^\W_][^/\\:\0-\x1f\x7f-\x9f]{0,99}")  # of an index, that a backup may bring along
 MAX_MARK = 4_000_000  # bytes of the list of members
 READ_TABLES = """
@@ -146,7 +147,7 @@ def _snapshot(
 ) -> list[tuple[str, IO[bytes], int]]:
     """Names, open files and sizes of one state of an index; its manifest gets the counts of that state."""
     copy, local = work / FILE, [g.number for g in manifest.generations if g.store == "local"]
-    while True:
+    for _ in range(ATTEMPTS):
         copy.unlink(missing_ok=True)
         vectors = {
             f"generations/{number}/{file.name}": stack.enter_context(file.open("rb"))
@@ -160,6 +161,8 @@ def _snapshot(
             sizes = {f"generations/{n}/vectors-{version}.f32": 4 * dim * count for n, dim, version, count in rows}
         if {name for name in sizes if int(name.split("/")[1]) in local} <= vectors.keys():
             break  # else a compaction fell between the two
+    else:
+        raise LookalikeError(f"The index `{path}` is damaged: vectors that its database names are missing.")
     members = [(name, vectors[name], size) for name, size in sizes.items() if name in vectors]
     for generation in manifest.generations:
         folder, place = generation_folder(path, generation.number), generation_folder(work, generation.number)
