@@ -113,8 +113,16 @@ def model_families() -> str:
     return table(("models", "written by", "preprocessing", "own pooling"), rows)
 
 
+def data_sources() -> str:
+    """List the kinds of data; tests/data/test_kinds.py runs one suite over them all."""
+    from lookalike.data.readers import SOURCES
+
+    return table(("source", "how it is read"), SOURCES.values())
+
+
 PAGES = {
     "model-families": model_families,
+    "data-sources": data_sources,
     "commands": commands,
     "command-reference": command_reference,
     "exit-codes": exit_codes,

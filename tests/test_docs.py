@@ -7,6 +7,7 @@ only `lookalike …` lines are allowed; they run in this process, because import
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import shlex
@@ -15,10 +16,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lookalike.cli.app import run
 from tests.helpers import ROOT, make_images
+from tests.hub_server import serve_hub
 
 SITE = [p for p in sorted((ROOT / "docs").rglob("*.md")) if not p.relative_to(ROOT / "docs").parts[0].startswith("_")]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *SITE]
@@ -81,6 +85,24 @@ def test_commands_in_the_documents_work(
     shutil.copytree(tmp_path / "birds" / "class-03", tmp_path / "photos")
     shutil.copy(tmp_path / "birds" / "class-00" / "000.jpg", tmp_path / "query.jpg")
     space: dict[str, Any] = {"__name__": "__main__"}
+    with _hub(tmp_path) if "hub" in path.name else contextlib.nullcontext():
+        _run_blocks(path, space, monkeypatch, capfd)
+
+
+def _hub(folder: Path) -> contextlib.AbstractContextManager[Any]:
+    """The Hub as the tutorials have it: the images of `birds/` as the data set `birdlab/birds`."""
+    rows = [(file, file.parent.name) for file in sorted((folder / "birds").rglob("*.jpg"))]
+    data = folder / "hub" / "datasets" / "birdlab" / "birds" / "data"
+    data.mkdir(parents=True)
+    images = [{"bytes": file.read_bytes(), "path": file.name} for file, _ in rows]
+    table = pa.table({"image": images, "label": [label for _, label in rows]})
+    pq.write_table(table, data / "train-00000-of-00001.parquet", compression="none", use_dictionary=False)
+    return serve_hub(folder / "hub")
+
+
+def _run_blocks(
+    path: Path, space: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     for kind, text in blocks(path):
         if kind == "python":
             exec(compile(text, name(path), "exec"), space)

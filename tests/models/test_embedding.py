@@ -19,7 +19,7 @@ def test_parquet(model: Embedder, files: list[Path], tmp_path: Path) -> None:
     folder = files[0].parent.parent
     done = embed(source=folder, out=tmp_path / "v.parquet", model=model)
     table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column_names[:2] == ["row_id", "path"]
+    assert table.column_names[:2] == ["path", "id"]
     rows = np.stack(table["vector"].to_pylist()).astype(np.float32)
     expected = model.encode([folder / path for path in table["path"].to_pylist()])
     np.testing.assert_allclose(rows, expected, atol=1e-6)

@@ -14,11 +14,13 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from lookalike.data import decode
+from lookalike.data import content_id, decode
 from lookalike.searching import Index, index
 from lookalike.service import create_app
+from lookalike.service.middleware import LOOPBACK
 from lookalike.service.state import Service
 from tests import helpers
+from tests.data.kinds import MAKERS, make_photos, rows_of
 from tests.data.scenes import heic
 from tests.data.test_strip_metadata import silent
 from tests.data.test_thumbnails import talkative
@@ -161,4 +163,24 @@ def test_a_file_that_became_huge_or_a_pipe_is_not_read(folder: Path, home: Path,
     path.unlink()
     os.mkfifo(path)
     assert [client.get(address).status_code // 100 for address in addresses] == [4, 4, 4]
+    service.close()
+
+
+@pytest.mark.parametrize("kind", ["parquet", "parquet-compressed", "webdataset"])
+def test_thumbnails_and_originals_from_inside_tables_and_shards(kind: str, tmp_path: Path, home: Path) -> None:
+    photos = make_photos(tmp_path / "photos")
+    (tmp_path / "data").mkdir()
+    source, _ = MAKERS[kind](photos, tmp_path / "data")
+    index(folder=source, model=FakeEmbedder(), index=tmp_path / "index", progress=False)  # type: ignore[arg-type]
+    service = Service(Index.open(tmp_path / "index"), [])
+    app = create_app(service, hosts=LOOPBACK)
+    client = TestClient(app, base_url="http://127.0.0.1:8080")
+    contents = {content_id(decode(file.read_bytes())): file for file, _ in rows_of(photos)}
+    records = [record for part in service.index.store.scan() for record in part]
+    assert len(records) == 24
+    for record in records[::7]:
+        file = contents[record.payload["content_id"]]
+        original = client.get(f"/original/{quoted(record.id)}")
+        assert original.status_code == 200 and np.array_equal(decode(original.content), decode(file.read_bytes()))
+        assert client.get(f"/thumb/{record.payload['content_id']}/96.jpg").content.startswith(b"\xff\xd8")
     service.close()

@@ -23,7 +23,7 @@ from lookalike.core.device import CPU, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
-from lookalike.data import Table, audit, content_id, read_table
+from lookalike.data import Table, audit, content_id, read_table, with_columns
 from lookalike.models import Embedder
 
 
@@ -50,6 +50,9 @@ def adapt(
     seed: int = 0,
     processes: int | None = None,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
 ) -> Run:
@@ -81,6 +84,9 @@ def adapt(
         seed: Random seed.
         processes: Number of processes that adapt together.
         layout: Layout of the target; detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         out: Folder of the run; a new one under the runs folder by default.
         resume: Run to continue after it was stopped. All other arguments are those it was started with.
 
@@ -95,6 +101,7 @@ def adapt(
         >>> run.result["promoted"]  # doctest: +SKIP
         False
     """
+    layout = with_columns(layout, image_column, label_column, split_column)
     torch.set_num_threads(threads())
     if distributed.started_size() > 1:
         processes, resume = started_by_torchrun(processes, out, resume)

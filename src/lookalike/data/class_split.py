@@ -31,6 +31,8 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
         >>> la.data.check_classes(la.read_table("photos"), minimum_classes=4)
         []
     """
+    from lookalike.data.readers.columns import hint
+
     source = _shown(table)
     codes, names = table.labels()
     if len(names) < minimum_classes:
@@ -38,7 +40,7 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
         unit = "" if names else " classes"
         raise LookalikeError(
             f"`{source}` {what}; training needs at least {minimum_classes}{unit}: "
-            "give a folder with one subfolder a class."
+            f"give a folder with one subfolder a class.{'' if names else hint(table, 'label')}"
         )
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     small = [names[i] for i in np.flatnonzero(counts < minimum_images)]

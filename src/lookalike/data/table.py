@@ -7,7 +7,7 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,6 +29,7 @@ from lookalike.core.files import (
     stamp,
     to_json,
 )
+from lookalike.data.parquet_images import ROW_GROUPS
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -37,7 +38,9 @@ TYPES: dict[str, pa.DataType] = {
     "row_id": pa.string(),
     "path": pa.string(),
     "raw_path": pa.binary(),  # the name as the disk has it, where `path` alone would not open the file
-    "shard": pa.string(),  # the tar file that holds the image
+    "shard": pa.string(),  # the tar, Parquet or Arrow file that holds the image
+    "shard_column": pa.string(),  # column and row of the Parquet file, where the image has no offset of its own
+    "digest": pa.string(),  # identity of an image that is in no file
     "coarse": pa.string(),
     "split": pa.string(),
     "official_split": pa.string(),
@@ -46,7 +49,7 @@ TYPES: dict[str, pa.DataType] = {
     "is_query": pa.bool_(),
     "is_gallery": pa.bool_(),
     **{name: pa.int32() for name in BOX},
-    **{name: pa.int64() for name in ("size", "mtime_ns", "offset", "length")},
+    **{name: pa.int64() for name in ("size", "mtime_ns", "offset", "length", "shard_row", "item")},
 }
 
 MAX_COLUMNS = 1000
@@ -109,6 +112,7 @@ class Table:
         arrow: The columns.
         notes: Further facts, such as the layout and what was skipped.
         confined: Whether images outside the root, also behind links, are refused when they are read.
+        content: Returns the encoded image of an `item`, for images that are in no file.
 
     Example:
         >>> table = la.read_table("photos")
@@ -123,6 +127,7 @@ class Table:
     arrow: pa.Table
     notes: dict[str, Any] = dataclasses.field(default_factory=dict)
     confined: bool = False
+    content: Callable[[int], bytes] | None = None
 
     @classmethod
     def from_columns(
@@ -132,6 +137,7 @@ class Table:
         name: str,
         root: str | Path | None = None,
         notes: Mapping[str, Any] | None = None,
+        content: Callable[[int], bytes] | None = None,
     ) -> Table:
         """Create a table from columns by name.
 
@@ -140,12 +146,13 @@ class Table:
             name: Name of the data set.
             root: Folder that paths are relative to.
             notes: Further facts.
+            content: Returns the encoded image of an `item`, for images that are in no file.
         """
         arrays = {key: as_array(key, values) for key, values in columns.items()}
         if "row_id" not in arrays:
             arrays = {"row_id": _row_ids(name, arrays), **arrays}
         arrow = pa.table(arrays).combine_chunks()
-        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}))
+        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}), content)
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -222,12 +229,18 @@ class Table:
         return {name: self.arrow[name][i].as_py() for name in self.names}
 
     def file(self, i: int) -> Path | None:
-        """Return the file of a row; None for one inside a tar shard."""
-        return None if self._value("shard", i) else self._opened(i)
+        """Return the file of a row; None for one inside a shard or in memory."""
+        return None if self._value("shard", i) or self._value("item", i) is not None else self._opened(i)
 
     def open_bytes(self, i: int) -> bytes:
-        """Return the encoded image of a row, from its file or from inside its shard."""
+        """Return the encoded image of a row, from its file, from inside its shard, or from memory."""
+        if (item := self._value("item", i)) is not None:
+            if self.content is None:
+                raise LookalikeError(f"The images of `{self.name}` were in memory: pass the same object once more.")
+            return self.content(item)
         with self._open(i) as file:
+            if (row := self._value("shard_row", i)) is not None:
+                return ROW_GROUPS.value(file, self._value("shard_column", i), row)
             return read_part(file, offset=self._value("offset", i) or 0, length=self._value("length", i))
 
     def box(self, i: int) -> tuple[int, int, int, int] | None:
@@ -268,6 +281,8 @@ class Table:
         for name in ("size", "mtime_ns", "offset", *BOX):
             if self.has(name):
                 parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
+        if self.has("digest"):
+            parts.append("".join(self._flat("digest").fill_null("").to_pylist()).encode())
         ids = self._flat("row_id")
         lengths = pc.binary_length(ids).to_numpy().tobytes()
         return hash_bytes(*parts, lengths, "".join(ids.to_pylist()))
@@ -329,13 +344,16 @@ def _checked(arrow: pa.Table) -> pa.Table:
     return arrow
 
 
-def read_parquet(path: Path) -> pa.Table:
-    """Read a Parquet file."""
+def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
+    """Read a Parquet file, or some columns of it."""
     # An open file instead of its name: Arrow reads columns out of names such as `split=train/`,
     # and takes no names that are not UTF-8.
     try:
         with path.open("rb") as file:
-            table = pq.read_table(file, page_checksum_verification=True)
+            if columns is None:
+                table = pq.read_table(file, page_checksum_verification=True)
+            else:
+                table = pq.ParquetFile(file, page_checksum_verification=True).read(columns)
         table.validate(full=True)  # texts that are not UTF-8 would fail wherever they are used first
         return table
     except FileNotFoundError:

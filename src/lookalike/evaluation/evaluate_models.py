@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow
 
 from lookalike.core.errors import LookalikeError, choose
+from lookalike.core.progress import say
 from lookalike.core.run import Run
-from lookalike.data import Table
+from lookalike.data import Table, with_columns
 from lookalike.evaluation import clustering, compare_models
 from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
@@ -37,6 +38,9 @@ def evaluate(
     split: str | None = None,
     all: bool = False,  # noqa: A002 -- the option `--all`
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     mode: str = "auto",
     baseline: str | Path | Embedder | None = None,
     recall_at: Sequence[int] = (1, 10, 100, 1000),
@@ -68,9 +72,13 @@ def evaluate(
         data: Folder or table of labeled images.
         model: Model name, model folder or run.
         weights: Local file with weights for a timm model name.
-        split: Evaluate only this split, of the data or else of the model's run.
+        split: Evaluate only this split, of the data or else of the model's run; `all` for every image. By default the
+            data's own test split, if it has one.
         all: Also evaluate images that a model was trained on, which are left out by default.
         layout: Layout of the data.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
             `query-gallery` if the table marks queries.
         baseline: Second model to compare with, on the same queries.
@@ -100,6 +108,7 @@ def evaluate(
         >>> evaluation = la.evaluate(data="photos", recall_at=(1, 2))  # doctest: +SKIP
         >>> print(evaluation)  # doctest: +SKIP
     """
+    layout = with_columns(layout, image_column, label_column, split_column)
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.check_available(out)
@@ -194,6 +203,9 @@ def compare(
     split: str | None = None,
     all: bool = False,  # noqa: A002 -- the option `--all`
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     mode: str = "auto",
     recall_at: Sequence[int] = (1, 10, 100, 1000),
     top: int = 1000,
@@ -216,9 +228,13 @@ def compare(
         a: First model: name, model folder or run.
         b: Second model.
         models: Several models in place of `a` and `b`, separated by commas.
-        split: Evaluate only this split, of the data or else of the model's run.
+        split: Evaluate only this split, of the data or else of the model's run; `all` for every image. By default the
+            data's own test split, if it has one.
         all: Also evaluate images that a model was trained on, which are left out by default.
         layout: Layout of the data.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         mode: Which images are queries. `query-gallery` takes the marked ones, `leave-one-out` every image; `auto` is
             `query-gallery` if the table marks queries.
         recall_at: The k of recall@k.
@@ -239,6 +255,7 @@ def compare(
         >>> la.compare(data="photos", a="resnet18", b="efficientnet_lite0").verdict  # doctest: +SKIP
         'No difference was found between resnet18 and efficientnet_lite0: recall@1 …'
     """
+    layout = with_columns(layout, image_column, label_column, split_column)
     options: dict[str, Any] = dict(locals())
     several = options.pop("models")
     if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
@@ -303,6 +320,10 @@ def _images(
     keys = image_keys(table)
     selected = np.ones(len(table), bool)
     own_split = table.has("split")
+    if split is None and own_split and not include_trained:
+        split = default_split(table)
+    if split == "all":
+        split = None
     if split is not None:
         splits = next((images.splits for images in reversed(known) if images and images.splits), {})
         if not own_split and any(key in splits for key in keys):
@@ -324,14 +345,31 @@ def _images(
     return table.take(rows), evaluated[rows], trained
 
 
+def default_split(table: Table) -> str | None:
+    """Return the split to measure on: the table's own test split, or its validation split; None for all images."""
+    from lookalike.data.readers.columns import split_counts
+
+    there = set(table.column("split"))
+    own = next((name for name in ("test", "val") if name in there), None)
+    if own is None or "train" not in there:
+        return None
+    counts = split_counts(table.column("split"))
+    say(f"`{table.name}` has a split of its own ({counts}): measured on `{own}`; --split all measures on every image.")
+    return own
+
+
 def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
     """The labels and class names; with `copies` the table gets content ids."""
     from lookalike.data import audit
+    from lookalike.data.readers.columns import hint as column_hint
 
     if copies and not table.has("content_id"):
         table = audit(table, near=False).table
     if not table.has("label"):
-        raise LookalikeError(f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table.")
+        raise LookalikeError(
+            f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table."
+            f"{column_hint(table, 'label')}"
+        )
     multilabel = pyarrow.types.is_list(table.arrow["label"].type)
     labels, names = table.label_matrix() if multilabel else table.labels()
     if len(names) < 2:

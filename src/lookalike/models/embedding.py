@@ -54,6 +54,9 @@ def embed(
     out: str | Path,
     model: str | Path | Embedder = DEFAULT_MODEL,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     split: str | None = None,
     size: int | None = None,
     pooling: str | None = None,
@@ -68,14 +71,17 @@ def embed(
 ) -> EmbedResult:
     """Embed every image of a folder or table into a file.
 
-    A ``.parquet`` file holds row_id, path and vector (and label and split where there are any); beside a ``.npy`` file
-    lies a ``.json`` file of the same name with the row_id and path of every row.
+    A ``.parquet`` file holds path, id, label, split (if there is one) and vector, a list of fixed size; its metadata
+    name the model and its fingerprint. Beside a ``.npy`` file lies a ``.json`` file with id and path of every row.
 
     Args:
         source: Folder, table or archive of images.
         out: File to write: .npy or .parquet.
         model: Model folder, run, timm or open_clip name.
         layout: Data set layout. Detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         split: Only the images of this split.
         size: Input size in pixels. The model's own by default.
         pooling: Pooling. The model's own by default.
@@ -100,6 +106,9 @@ def embed(
         >>> result.count, np.load("vectors.npy").shape
         (24, (24, 256))
     """
+    from lookalike.data import with_columns
+
+    layout = with_columns(layout, image_column, label_column, split_column)
     out = Path(out)
     if out.suffix not in (".npy", ".parquet"):
         raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, the two kinds of file it can be.")
@@ -214,7 +223,8 @@ def _npy_header(file: IO[bytes], count: int, dim: int) -> int:
 
 def _write_names(path: Path, table: Any, failures: list[Failure], about: dict[str, Any]) -> None:
     readable = np.delete(np.arange(len(table)), [failure.index for failure in failures])
-    names = {name: [str(value) for value in table.column(name)[readable]] for name in ("row_id", "path")}
+    columns = {"id": "row_id", "path": "path"}
+    names = {name: [str(value) for value in table.column(column)[readable]] for name, column in columns.items()}
     write_json(path, {**about, **names})
 
 
@@ -224,10 +234,13 @@ def _write_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [name for name in ("row_id", "path", "label", "split") if name in table.names]
-    fields = [table.arrow.schema.field(name) for name in names]
+    names = [name for name in ("path", "row_id", "label", "split") if name in table.names or name == "label"]
+    if "label" not in table.names:
+        table = table.with_column("label", pa.nulls(len(table), pa.string()))
+    fields = [table.arrow.schema.field(name).with_name("id" if name == "row_id" else name) for name in names]
     schema = pa.schema([*fields, pa.field("vector", pa.list_(pa.float32(), dim))])
-    schema = schema.with_metadata({b"lookalike": json.dumps(about).encode()})
+    known = {b"lookalike": json.dumps(about).encode(), b"model_fingerprint": about["fingerprint"].encode()}
+    schema = schema.with_metadata(known)
     count = 0
     with part.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for indices, rows in blocks:

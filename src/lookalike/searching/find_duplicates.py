@@ -15,6 +15,7 @@ import numpy as np
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import format_bytes, hash_bytes, printable
+from lookalike.core.progress import say
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove
@@ -83,8 +84,11 @@ class Duplicates:
         }
 
     def files_to_move(self, images: Sequence[ImageFacts]) -> list[FileToMove]:
-        """Return images as :func:`lookalike.searching.file_moves.move` takes them."""
-        return [FileToMove(self._disk_paths.get(image.id, image.path), image.bytes, image.mtime) for image in images]
+        """Return images as :func:`lookalike.searching.file_moves.move` takes them; those inside shards stay."""
+        movable = [image for image in images if image.id in self._disk_paths]
+        if len(movable) < len(images):
+            say(f"{len(images) - len(movable):,} images lie inside of tables or shards and are not moved.")
+        return [FileToMove(self._disk_paths[image.id], image.bytes, image.mtime) for image in movable]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
@@ -141,6 +145,9 @@ class Duplicates:
 def duplicates(
     *,
     source: str | Path,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     kinds: Sequence[str] | None = None,
     prefer: str = "",
     move: bool = False,
@@ -157,6 +164,9 @@ def duplicates(
 
     Args:
         source: A folder of images, or an index.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         kinds: Kinds to list: identical, same, near (repeatable; default: all).
         prefer: A folder whose files are kept.
         move: Move the suggested files away. Only identical files, unless ``kinds`` is given.
@@ -172,8 +182,11 @@ def duplicates(
         >>> print(la.duplicates(source="photos", kinds=["identical"], progress=False))
         No duplicates among 24 images.
     """
+    from lookalike.data import with_columns
+
+    layout = with_columns("auto", image_column, label_column, split_column)
     listed = [choose(kind, KINDS, "a kind of duplicates") for kind in kinds or KINDS]
-    table, vectors = _open_source(source)
+    table, vectors = _open_source(source, layout)
     if back is not None:
         root = Path(table.root or ".")
         batch = file_moves.back(root, None if back == "last" else back, progress=progress)
@@ -202,9 +215,10 @@ def duplicates_in_table(
         raise LookalikeError("These images have no common folder, so none of them can be moved.")
     root, table = table.root, replace(table, confined=True)
     images, unreadable = read_image_facts(table, progress=progress)
-    # A file inside a shard cannot be moved by itself; others are moved by their spelling on disk.
+    # An image inside a shard cannot be moved by itself; others are moved by their spelling on disk.
     files = {image.id: file for image in images if (file := table.file(image.row)) is not None}
-    images = _one_per_file([image for image in images if image.id in files], files)
+    inside = [image for image in images if image.id not in files]
+    images = _one_per_file([image for image in images if image.id in files], files) + inside
     hidden = dismissed(root)
     groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
     listed = [group for group in groups if group.id not in hidden]
@@ -252,17 +266,19 @@ def all_vectors(index: Index) -> dict[str, np.ndarray]:
     return {r.id: r.vector for part in index.store.scan(vectors=True) for r in part if r.vector is not None}
 
 
-def _open_source(source: str | Path) -> tuple[Table, dict[str, np.ndarray] | None]:
+def _open_source(source: Any, layout: str) -> tuple[Table, dict[str, np.ndarray] | None]:
     """The images of a folder or an index, and their vectors where an index has them."""
-    from lookalike.data import read_table
+    from lookalike.data import find_source, read_table
 
+    if not isinstance(source, (str, Path)):
+        return read_table(source, layout=layout), None
     path = Path(source).expanduser()
     try:
         folder = find_index(source)
     except LookalikeError:
-        if not path.exists() or is_index(path):
+        if is_index(path) or not (path.exists() or set(str(source)) & set("/*?{")):
             raise
-        return read_table(path.resolve()), None
+        return read_table(find_source(source)[0].resolve(), layout=layout), None
     with Index.open(folder) as index:
         table = read_table(index.source, layout=index.manifest.layout, split=index.manifest.split)
         return table, all_vectors(index)

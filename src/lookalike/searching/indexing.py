@@ -47,6 +47,9 @@ def index(
     index: str | Path | None = None,
     store: str | None = None,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     split: str | None = None,
     root: str | Path | None = None,
     calibrate: bool = True,
@@ -70,6 +73,9 @@ def index(
         index: Name or folder of the index (default: the one made of the folder before, or a new one).
         store: Vector store: local, milvus://HOST:19530 or postgresql://HOST/DATABASE.
         layout: Layout of the folder; auto detects it.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         split: Only index this split.
         root: Folder of the images that a table lists (default: that of the table); files outside it are refused.
         calibrate: Calibrate scores to probabilities on labeled images.
@@ -90,10 +96,15 @@ def index(
         >>> done.counts  # doctest: +SKIP
         '24 new'
     """
-    source = Path(folder).expanduser()
-    if not source.exists():
-        raise LookalikeError(f"There is no folder `{folder}`.")
-    source = source.resolve()
+    from lookalike.data import find_source, with_columns
+
+    layout = with_columns(layout, image_column, label_column, split_column)
+    if not isinstance(folder, (str, os.PathLike)):
+        raise LookalikeError(
+            f"A {type(folder).__name__} is in memory, where the index could not show its images later: save it to a "
+            "file (`to_parquet`) and index that."
+        )
+    source = find_source(folder, progress=progress)[0].resolve()
     path = _index_path(source, index)
     if remove:
         from lookalike.searching.removal import remove as remove_images

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from functools import lru_cache
@@ -9,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import MAX_BYTES, hash_bytes, open_inside, read_part
+from lookalike.core.files import MAX_BYTES, FileTooLarge, format_bytes, hash_bytes, open_inside, read_part
+from lookalike.data.parquet_images import ROW_GROUPS
 
 # Columns that say how to open an image: stored with a `_` in front, not to filter by.
-_INTERNAL = ("raw_path", "shard", "offset", "length", "x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split")
+_INTERNAL = (
+    *("raw_path", "shard", "shard_column", "shard_row", "offset", "length", "item", "digest"),
+    *("x_1", "y_1", "x_2", "y_2", "size", "mtime_ns", "official_split"),
+)
 _IDS = ("row_id", "content_id")
 PROTOTYPE = "prototype"  # the column that a model with prototypes adds
 _STAT = ("_size", "_mtime_ns")
@@ -89,6 +94,11 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
         name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
         length = payload.get("_length")
         with open_inside(root, name) as file:
+            if (row := payload.get("_shard_row")) is not None:
+                data = ROW_GROUPS.value(file, payload["_shard_column"], int(row))
+                if len(data) > limit:
+                    raise FileTooLarge(errno.EFBIG, f"the image is larger than {format_bytes(limit)}")
+                return data
             return read_part(
                 file,
                 offset=int(payload.get("_offset") or 0),
@@ -96,6 +106,6 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
                 limit=limit,
             )
     except OSError as error:
-        raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror}).") from error
+        raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror or error}).") from error
     except (ValueError, TypeError, KeyError) as error:  # a restored backup may say anything
         raise LookalikeError("The row of this image is damaged: it names no file.") from error

@@ -17,7 +17,7 @@ from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.job_cache import Jobs
 from lookalike.core.run import Run, find_run
-from lookalike.data import audit, read_table
+from lookalike.data import audit, read_table, with_columns
 from lookalike.data.table import Table
 from lookalike.shift import ags, shared_features
 from lookalike.shift.make_splits import make_splits
@@ -72,7 +72,9 @@ class Experiment:
         if options["resume"] is None:
             if options["data"] is None:
                 raise LookalikeError("No images given: give a folder of images with classes.")
-            config = {name: _plain(value) for name, value in options.items() if name not in HOW}
+            columns = {name: value for name, value in options.items() if name.endswith("_column")}
+            options = {**options, "layout": with_columns(options["layout"], **columns)}
+            config = {name: _plain(options[name]) for name in options if name not in HOW and name not in columns}
             self.run = Run.create(kind, config, path=options["out"])
         else:
             self.run = find_run(options["resume"])
@@ -204,6 +206,9 @@ def run(
     select: str = "validation",
     transfer: Sequence[str | Path] = (),
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     processes: int | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -228,6 +233,9 @@ def run(
         select: Choose the step on validation classes, or on test classes as the papers do (marked in the report).
         transfer: Further data sets on which the models of the default split are evaluated.
         layout: Layout of the data set; detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         processes: Number of parallel runs; one per core by default.
         out: Run folder; runs/<time>-shift by default.
         resume: Stopped run to resume.

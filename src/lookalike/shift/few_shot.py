@@ -49,6 +49,9 @@ def fewshot(
     recipe: str | Path = RECIPE,
     settings: Mapping[str, Any] | None = None,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     processes: int | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
@@ -74,6 +77,9 @@ def fewshot(
         recipe: Name of a recipe, or a YAML file.
         settings: Further training settings, such as optimizer.lr=1e-4.
         layout: Layout of the data set; detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         processes: Number of parallel runs; one per core by default.
         out: Run folder; runs/<time>-fewshot by default.
         resume: Stopped run to resume.

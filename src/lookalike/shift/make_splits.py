@@ -28,6 +28,9 @@ def splits(
     data: str | Path | Table,
     model: str | Path | Embedder = REFERENCE_MODEL,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     measure: Measure = "samples",
     count: int = 9,
     removal: str = "pure",
@@ -48,6 +51,9 @@ def splits(
         data: Labeled images: a folder with one subfolder per class, or a table.
         model: Reference model whose features FID is measured on.
         layout: Layout of the data set; detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         measure: FID of the images (samples) or of the class means (means).
         count: Number of splits to choose from the whole sequence.
         removal: Rule of removal: pure, or authors for the paper's rule, which may swap instead.
@@ -74,9 +80,10 @@ def splits(
         >>> [round(split.fid, 1) for split in splits.splits]  # doctest: +SKIP
         [52.1, 61.0, 70.8, 80.2, 90.3]
     """
-    from lookalike.data import audit, read_table
+    from lookalike.data import audit, read_table, with_columns
     from lookalike.models import Embedder
 
+    layout = with_columns(layout, image_column, label_column, split_column)
     table = data if isinstance(data, Table) else read_table(data, layout=layout, progress=progress)
     readable = audit(table, near=False, progress=progress).table
     if isinstance(model, (str, Path)):

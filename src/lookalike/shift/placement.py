@@ -16,7 +16,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import FORMAT_VERSIONS, hash_bytes, read_json
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
-from lookalike.data import audit, read_table
+from lookalike.data import audit, read_table, with_columns
 from lookalike.data.augmentation import CenterView
 from lookalike.data.decoding import decode, prepare
 from lookalike.data.styles import Steps, StyleView
@@ -51,6 +51,9 @@ def place(
     folder: str | Path | Table,
     data: str | Path | Table | None = None,
     layout: str = "auto",
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     level: float = 0.9,
     curve: str | Path | None = None,
     fresh: bool = False,
@@ -71,6 +74,9 @@ def place(
         folder: New images, without labels.
         data: Labeled images to calibrate on, of classes the model has not seen or with a split.
         layout: Layout of the labeled images; detected by default.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         level: Coverage of the interval.
         curve: Folder of the calibration; beside the model by default.
         fresh: Calibrate again.
@@ -90,6 +96,7 @@ def place(
         >>> print(placement.message)  # doctest: +SKIP
         Expect recall@1 0.71, between 0.60 and 0.81.
     """
+    layout = with_columns(layout, image_column, label_column, split_column)
     if not 0.5 <= level < 1:
         raise LookalikeError(f"The level of an interval is {level:g}; it must be at least 0.5 and below 1.")
     embedder = Embedder.from_pretrained(model, device=device)

@@ -6,30 +6,65 @@ To add a data set layout, write a function with the decorator `@layout` in one o
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.data.readers import domains, fine_grained, image_classification, products
+from lookalike.data.readers import domains, fine_grained, hub, image_classification, products
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
+from lookalike.data.readers.columns import ColumnMap, hint, parse_layout, require, with_columns
 from lookalike.data.readers.image_folder import read_folder
-from lookalike.data.readers.table_files import IN_FOLDER, has_paths, read_file, read_list
+from lookalike.data.readers.objects import read_object
+from lookalike.data.readers.table_files import (
+    IN_FOLDER,
+    has_paths,
+    parquet_files,
+    read_file,
+    read_list,
+    read_parquet_files,
+    read_split_metadata,
+    split_metadata,
+)
 from lookalike.data.readers.webdataset import looks_like_shards, read_shards
 from lookalike.data.scan import kind_of, readable_name
-from lookalike.data.table import Table, is_saved_table
+from lookalike.data.table import Table, as_array, is_saved_table
 
+__all__ = ["SOURCES", "expand", "find_source", "layouts", "read_table"]
+MAX_SHARDS = 100_000
 # Importing a module registers its layouts; a new one is added here.
 _MODULES = (image_classification, domains, fine_grained, products)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",
     "domains": "<domain>/<class>/ folders",
-    "table": "CSV, TSV or Parquet with a column `path`",
+    "table": "CSV, TSV, JSON lines or Parquet, with paths or images",
     "list": "`path label` lines",
     "webdataset": "tar shards",
 }
+SOURCES = {
+    "folder": ("a folder", "one subfolder a class; `train`, `val`, `test` at the top become the split"),
+    "imagefolder": ("a folder with `metadata.csv` or `.jsonl`", "at the top or in each split, as `imagefolder` has it"),
+    "csv": (
+        "CSV, TSV, JSON lines",
+        "columns `path`, `label`, `split`, `is_query`, `is_gallery`, `domain`, boxes, facets",
+    ),
+    "parquet": ("Parquet with images", "as `datasets` writes it, one file or a folder; read by offset in the file"),
+    "parquet-compressed": ("compressed Parquet", "read by row group"),
+    "parquet-bytes": ("Parquet with plain bytes", "the column of bytes, by its name or `--image-column`"),
+    "webdataset": ("WebDataset", "tar shards: one, a folder, or a pattern as `train-{000..099}.tar`; read in place"),
+    "hub": ("a data set of the Hugging Face Hub", "`OWNER/NAME`, `hf://datasets/OWNER/NAME@REVISION/FOLDER`"),
+    "datasets": ("`datasets.Dataset`", "Python; read from the files that back it, or from memory"),
+    "datasets-dict": ("`datasets.DatasetDict`", "Python; its splits become the split"),
+    "frame-pandas": ("a pandas frame", "Python; paths, bytes, or structs of both"),
+    "frame-polars": ("a Polars frame", "Python; and whatever else exports Arrow, as DuckDB's relations"),
+    "list": ("a list of paths", "Python; with `labels=`, or of (path, label)"),
+    "torch": ("a torch `Dataset`", "Python; of (image, label), the last resort: read once for its labels"),
+}
+"""Kinds of data by name: what it is, and how it is read; for the documents and the common test suite."""
 _ALIASES = {
     **dict.fromkeys(("cub2002011", "cub200"), "cub"),
     **dict.fromkeys(("cars196", "stanfordcars"), "cars"),
@@ -42,7 +77,7 @@ _ALIASES = {
     **{"stanforddogs": "dogs", "grocerystore": "grocery"},
 }
 _FILES = {  # endings of files that are read without a layout
-    "table": (".csv", ".tsv", ".parquet", ".pq"),
+    "table": (".csv", ".tsv", ".jsonl", ".parquet", ".pq"),
     "list": (".txt", ".lst", ".list"),
     "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst"),
 }
@@ -59,10 +94,14 @@ def layouts() -> dict[str, str]:
 
 
 def read_table(
-    source: str | Path | Table,
+    source: Any,
     *,
     layout: str = "auto",
     split: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    labels: Any = None,
     name: str | None = None,
     follow_links: bool = True,
     progress: bool = False,
@@ -70,9 +109,17 @@ def read_table(
     """Read images and what is known about them as a `Table`.
 
     Args:
-        source: A folder, a CSV or Parquet table, a `path label` list, tar shards, a known data set, or a table.
+        source: A folder, a CSV or Parquet table (with paths or images), a `path label` list, tar shards (also by a
+            pattern as `train-{000..009}.tar`), a known data set, the id of a data set on the Hugging Face Hub, a
+            `datasets.Dataset` or `DatasetDict`, a frame of pandas or Polars, a list of paths or of (path, label), a
+            torch `Dataset` of (image, label), or a table.
         layout: How the data set is laid out; see `layouts()`. `auto` recognizes it by its files.
-        split: Read one split only.
+        split: Read one split only; `all` for every row.
+        image_column: Column with the images, as paths or as bytes; recognized by its name and type by default.
+        label_column: Column with the labels; `label` by default.
+        split_column: Column with the split; `split` by default. `fold:train=0,1,test=2` also says which values of the
+            column stand for which split.
+        labels: Label of every image, for a list of paths.
         name: Name of the data set; by default that of its folder.
         follow_links: Whether to follow links that stay inside the folder.
         progress: Whether to show a progress bar.
@@ -86,36 +133,109 @@ def read_table(
     Example:
         >>> la.read_table("photos").labels()[1]
         ['class-00', 'class-01', 'class-02', 'class-03']
+        >>> la.read_table(["photos/class-00/0.jpg", "photos/class-01/1.jpg"], labels=["a", "b"]).labels()[1]
+        ['a', 'b']
     """
+    layout, columns = parse_layout(with_columns(layout, image_column, label_column, split_column))
     if isinstance(source, Table):
-        return _only(source, split, source.name)
+        return _only(_mapped(source, columns), split, source.name)
     plain = "".join(c for c in layout.lower() if c.isalnum())
     layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
-    shown, path = readable_name(str(source)), Path(source).expanduser()
-    if not path.exists():
-        raise LookalikeError(f"`{shown}` does not exist: give a folder of images or a table.")
-    if not path.is_file() and not path.is_dir():
-        raise LookalikeError(f"`{shown}` is a pipe, socket or device: give a folder of images or a table.")
+    if not isinstance(source, (str, os.PathLike)):
+        root, found, notes, content = read_object(source, columns, labels, progress=progress)
+        where = name or type(source).__name__
+        notes = {"layout": "object", **notes}
+        table = unique_rows(Table.from_columns(found, name=where, root=root, notes=notes, content=content))
+        return _finish(table, split, where)
+    if labels is not None:
+        raise LookalikeError("`labels` go with a list of paths; a folder or table has its own.")
+    path, shown, known_name = find_source(source, progress=progress)
     if path.is_file() and is_saved_table(path):
         table = Table.load(path)
         if table.root is not None and not table.root.is_dir():
             raise LookalikeError(f"The images of `{shown}` were under `{table.root}`, which is not there any more.")
+        table = _mapped(table, columns)
     else:
-        read = _read_folder if path.is_dir() else _read_one_file
-        root, columns, notes = read(path, layout, shown, follow_links, progress)
-        if "size" not in columns:
-            root, columns, more_notes = locate(root, columns, shown)
+        read = _read_folder if path.is_dir() else _read_one_file if path.is_file() else _read_pattern
+        root, found, notes = read(path, layout, shown, columns, follow_links, progress)
+        if "size" not in found:
+            root, found, more_notes = locate(root, found, shown)
             notes |= more_notes
         notes = {"source": shown, **notes}
-        name = readable_name(name or _name(path))
-        table = unique_rows(Table.from_columns(columns, name=name, root=root.absolute(), notes=notes))
+        name = readable_name(name or known_name or _name(path))
+        table = unique_rows(Table.from_columns(found, name=name, root=root.absolute(), notes=notes))
+    return _finish(table, split, shown)
+
+
+def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tuple[Path, str, str]:
+    """Return the path of a source that is named, how to show it, and the name of the data set if the path has none.
+
+    A data set of the Hub is downloaded (once) if there is no such path here.
+
+    Args:
+        source: A path, a pattern of paths, or the id of a data set on the Hub.
+        progress: Whether to show a progress bar.
+
+    Raises:
+        LookalikeError: There is no such path, or the Hub cannot be reached.
+    """
+    shown, path = readable_name(str(source)), Path(source).expanduser()
+    if isinstance(source, str) and (hub.names_hub(source) or (not path.exists() and hub.may_name_hub(source))):
+        return hub.download(source, progress=progress), shown, hub.short_name(source)
+    if not path.exists() and (files := expand(path)):
+        return path, shown, files[0].parent.name
+    if not path.exists():
+        raise LookalikeError(f"`{shown}` does not exist: give a folder of images or a table.")
+    if not path.is_file() and not path.is_dir():
+        raise LookalikeError(f"`{shown}` is a pipe, socket or device: give a folder of images or a table.")
+    return path, shown, ""
+
+
+def expand(pattern: Path) -> list[Path]:
+    """Return the files that a pattern stands for: `*`, `?`, `[…]`, `{a,b}` and `{000..009}`.
+
+    Args:
+        pattern: The pattern.
+    """
+    texts = [str(pattern)]
+    while braces := re.search(r"\{([^{}]*)\}", texts[0]):
+        parts = braces[1].split(",")
+        if span := re.fullmatch(r"(\d+)\.\.(\d+)", braces[1]):
+            last = min(int(span[2]), int(span[1]) + MAX_SHARDS)
+            parts = [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), last + 1)]
+        if len(texts) * len(parts) > MAX_SHARDS:
+            raise LookalikeError(f"`{pattern}` stands for more than {MAX_SHARDS:,} files.")
+        texts = [text.replace(braces[0], part, 1) for text in texts for part in parts]
+    if texts == [str(pattern)] and not glob.has_magic(texts[0]):
+        return []
+    names = [name for text in texts for name in (sorted(glob.glob(text)) if glob.has_magic(text) else [text])]  # noqa: PTH207
+    missing = [name for name in names if not Path(name).is_file()]
+    if missing and len(missing) < len(names):
+        raise LookalikeError(f"`{pattern}` names {len(missing):,} files that are not there (first: `{missing[0]}`).")
+    return [] if missing else [Path(name) for name in dict.fromkeys(names)]
+
+
+def _finish(table: Table, split: str | None, shown: str) -> Table:
     for message in table.notes.get("warnings", []):
         warn(message)
     return _only(table, split, shown)
 
 
+def _mapped(table: Table, columns: ColumnMap) -> Table:
+    """A table with other columns as its labels and split."""
+    for ours, theirs in (("label", columns.label), ("split", columns.split)):
+        if theirs is not None:
+            values = table.arrow[require(theirs, table.names, table.name)]
+            if ours == "split":
+                values = [columns.split_name(text) for text in as_array("split", values).to_pylist()]
+            table = table.with_column(ours, values)
+    if columns.image is not None:
+        raise LookalikeError(f"`{table.name}` is a table already: its images cannot be taken from another column.")
+    return table
+
+
 def _read_folder(
-    path: Path, layout: str, shown: str, follow_links: bool, progress: bool
+    path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     if layout in LAYOUTS:
         base = LAYOUTS[layout].base(path)
@@ -132,17 +252,25 @@ def _read_folder(
     if layout in ("auto", "table"):
         for name in (*IN_FOLDER, f"{path.resolve().name}.csv"):
             if (path / name).is_file() and has_paths(path / name):
-                return path, read_file(path / name), {"layout": "table"}
+                root, found, notes = read_file(path / name, columns)
+                return root, found, {"layout": "table", **notes}
+        if files := parquet_files(path):
+            root, found, notes = read_parquet_files(files, path, columns, progress=progress)
+            return root, found, {"layout": "table", **notes}
+        if parts := split_metadata(path):
+            return path, read_split_metadata(path, parts, columns), {"layout": "table"}
     if layout in ("table", "list"):
         raise LookalikeError(f"`{shown}` is a folder, and no {layout} lies in it: name the file itself.")
+    if columns:
+        raise LookalikeError(f"`{shown}` is a folder of images, which has no columns to map.")
     if layout == "webdataset" or (layout == "auto" and looks_like_shards(path)):
         return *read_shards(path, progress=progress), {"layout": "webdataset"}
-    columns, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
-    return path, columns, {"layout": "folder" if layout == "auto" else layout, **notes}
+    found, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
+    return path, found, {"layout": "folder" if layout == "auto" else layout, **notes}
 
 
 def _read_one_file(
-    path: Path, layout: str, shown: str, follow_links: bool, progress: bool
+    path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     if layout == "auto":
         layout = next((name for name, ends in _FILES.items() if path.name.lower().endswith(ends)), "")
@@ -151,12 +279,30 @@ def _read_one_file(
     if not layout:
         raise LookalikeError(f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards.")
     if layout == "table":
-        return path.parent, read_file(path), {"layout": "table"}
+        root, found, notes = read_file(path, columns)
+        return root, found, {"layout": "table", **notes}
+    if columns:
+        raise LookalikeError(f"`{shown}` is no table: it has no columns to map.")
     if layout == "list":
         return path.parent, read_list(path), {"layout": "list"}
     if layout == "webdataset":
         return *read_shards(path, progress=progress), {"layout": "webdataset"}
     raise LookalikeError(f"`{shown}` is a file; the layout {layout} needs the data set's folder.")
+
+
+def _read_pattern(
+    path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
+) -> tuple[Path, Columns, dict[str, Any]]:
+    """Tar or Parquet files that a pattern stands for, below the folder that they have in common."""
+    files = [Path(os.path.abspath(file)) for file in expand(path)]  # noqa: PTH100 -- links keep their names
+    root = Path(os.path.commonpath([file.parent for file in files]))
+    kinds = {next((kind for kind, ends in _FILES.items() if file.name.lower().endswith(ends)), "") for file in files}
+    if kinds == {"webdataset"}:
+        return *read_shards(root, files, progress=progress), {"layout": "webdataset"}
+    if kinds == {"table"} and {file.suffix.lower() for file in files} <= {".parquet", ".pq"}:
+        root, found, notes = read_parquet_files(files, root, columns, progress=progress)
+        return root, found, {"layout": "table", **notes}
+    raise LookalikeError(f"The files of `{shown}` are not all tar shards, or all Parquet tables.")
 
 
 def _name(path: Path) -> str:
@@ -170,10 +316,14 @@ def _name(path: Path) -> str:
 
 
 def _only(table: Table, split: str | None, shown: str) -> Table:
-    if split is None:
+    if split is None or split == "all":
         return table
     if not table.has("split"):
-        raise LookalikeError(f"`{shown}` has no splits, so there is no `{split}` in it.")
+        raise LookalikeError(f"`{shown}` has no splits, so there is no `{split}` in it.{hint(table, 'split')}")
     there = table.labels("split")[1]
     split = split if split in there else SPLITS.get(split.lower(), split)  # tables call theirs `validation` too
     return table.where("split", choose(split, there, f"a split of `{shown}`"))
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,78 +1,248 @@
-"""Tables and lists of images: CSV, TSV and Parquet with open-metric-learning's columns, `path label` lines."""
+"""Tables and lists of images: CSV, TSV, JSON lines and Parquet (with paths or images), `path label` lines."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
+import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import track
+from lookalike.data.parquet_images import leaf, locate_images, other_columns
 from lookalike.data.readers.base import SPLITS, Columns, from_rows, lines
-from lookalike.data.scan import kind_of
-from lookalike.data.table import BOX, TYPES, as_array, check_width, read_parquet
+from lookalike.data.readers.columns import (
+    NAMES,
+    OWN,
+    ColumnMap,
+    class_names,
+    guess,
+    holds_bytes,
+    image_column,
+    named,
+    require,
+)
+from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
+from lookalike.data.table import BOX, TYPES, as_array, check_width, is_saved_table, read_parquet
 
 # A table with one of these names speaks for the folder it lies in, if it has a column of paths.
-IN_FOLDER = ("table.parquet", "table.csv", "df.csv", "metadata.csv")
+IN_FOLDER = ("table.parquet", "table.csv", "df.csv", "metadata.csv", "metadata.jsonl", "metadata.parquet")
 
-_NAMES = {
-    "path": ("path", "file_name", "filename", "image_path", "filepath", "file", "image"),
-    "label": ("label", "labels", "class"),
-    "coarse": ("coarse", "category"),
-}
 MAX_HEAD = 1_000_000  # letters of a table's first line
-OWN = ("row_id", "raw_path", "shard", "size", "mtime_ns", "offset", "length", "content_id")
+_PARQUET = (".parquet", ".pq")
+_BY_NAME = ColumnMap()
 _TRUE = pa.array(["true", "1", "1.0", "yes"])
 
 
-def read_file(path: Path) -> Columns:
-    """Return the columns of a table file under our names."""
-    arrow = read_parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _read_csv(path)
-    check_width(arrow.num_columns, path)
-    columns: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
-    for ours, names in _NAMES.items():
-        theirs = next((name for name in names if name in columns), None)
+def read_file(path: Path, columns: ColumnMap = _BY_NAME) -> tuple[Path, Columns, dict[str, Any]]:
+    """Return the root, the columns of a table file under our names, and notes."""
+    if path.suffix.lower() in _PARQUET:
+        return read_parquet_files([path], path.parent, columns)
+    arrow = _read_jsonl(path) if path.suffix.lower() == ".jsonl" else _read_csv(path, columns)
+    return path.parent, our_columns(arrow, columns, str(path)), {}
+
+
+def read_parquet_files(
+    files: Sequence[Path], root: Path, columns: ColumnMap = _BY_NAME, *, progress: bool = False
+) -> tuple[Path, Columns, dict[str, Any]]:
+    """Return the root, the columns and notes of Parquet files that hold images or paths of images."""
+    parts: list[pa.Table] = []
+    notes: dict[str, Any] = {}
+    missing = 0
+    for file in track(files, "Reading tables", shown=progress and len(files) > 1):
+        schema = read_parquet_schema(file)
+        check_width(len(schema), file)
+        image = image_column(schema, columns, str(file))
+        if image is None or not holds_bytes(schema.field(image).type):
+            part = read_parquet(file)
+        else:
+            part = read_parquet(file, list(other_columns(schema, image)))
+            part, without = _with_places(part, file, root, image, leaf(schema, image))
+            missing += without
+        part = named(part, class_names(schema.metadata)).replace_schema_metadata(None)
+        single = [name for name, names in class_names(schema.metadata).items() if names]
+        if columns.label is None and len(single) == 1 and not {*NAMES["label"]} & {*part.column_names}:
+            columns = dataclasses.replace(columns, label=single[0])
+        parts.append(part)
+    try:
+        arrow = pa.concat_tables(parts, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise LookalikeError(
+            f"The Parquet files under `{root}` have columns of different types ({str(error).splitlines()[0]}): "
+            "name one of them, or a folder of its own."
+        ) from None
+    if missing:
+        notes["warnings"] = [f"{missing:,} rows of `{files[0] if len(files) == 1 else root}` hold no image."]
+    inside = "shard" in arrow.column_names
+    return root, our_columns(arrow, columns, str(files[0]), located=inside), notes
+
+
+def parquet_files(root: Path) -> list[Path]:
+    """Return the Parquet files of a folder and its subfolders if they hold images, and no images lie beside them."""
+    files: list[str] = []
+    waiting = [(str(root), 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if is_ignored(entry.name):
+                        continue
+                    if entry.is_dir():
+                        waiting += [(entry.path, depth + 1)] * (depth < 3)
+                    elif kind_of(entry.name) == "image":  # a folder of images: nothing more is looked at
+                        return []
+                    elif entry.name.endswith(".parquet") and entry.is_file():
+                        files.append(entry.path)
+        except OSError:
+            return []  # said by whoever reads it as a folder of images
+    found = [path for path in map(Path, sorted(files)) if has_paths(path) and not is_saved_table(path)]
+    return found if found and holds_images(found[0]) else []
+
+
+def holds_images(path: Path) -> bool:
+    """Return whether a Parquet file has a column of bytes."""
+    return any(holds_bytes(field.type) for field in read_parquet_schema(path))
+
+
+def split_metadata(root: Path) -> list[Path]:
+    """Return the files `train/metadata.csv` and the like of a folder whose splits have a table each."""
+    folders = [root / name for name in SPLITS if (root / name).is_dir()]
+    found = (next((folder / name for name in IN_FOLDER if (folder / name).is_file()), None) for folder in folders)
+    return [file for file in found if file is not None and has_paths(file)]
+
+
+def read_split_metadata(root: Path, files: Sequence[Path], columns: ColumnMap) -> Columns:
+    """Return the columns of tables that lie in the folder of their split each."""
+    parts = []
+    for file in files:
+        base, found, _ = read_file(file, columns)
+        found["path"] = [(base.relative_to(root) / path).as_posix() for path in found["path"]]
+        found.setdefault("split", [SPLITS[base.name.lower()]] * len(found["path"]))
+        parts.append(pa.table({name: as_array(name, values) for name, values in found.items()}))
+    whole = pa.concat_tables(parts, promote_options="permissive")
+    return {**dict(zip(whole.column_names, whole.columns, strict=True)), "path": whole["path"].to_pylist()}
+
+
+def read_parquet_schema(path: Path) -> pa.Schema:
+    """Return the columns of a Parquet file."""
+    try:
+        with path.open("rb") as file:
+            return pq.read_schema(file)
+    except (pa.ArrowException, UnicodeError, OSError) as error:
+        raise LookalikeError(f"`{path}` is not a complete Parquet file: {str(error).splitlines()[0]}.") from None
+
+
+def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str) -> tuple[pa.Table, int]:
+    """Replace the image column by where its bytes lie; also returns the number of rows without an image."""
+    offsets, lengths = locate_images(file, column)
+    rows = np.arange(len(offsets))
+    names: list[str | None] = [None] * len(rows)
+    if image in part.column_names:
+        names = pc.struct_field(part[image], "path").to_pylist()
+        part = part.drop_columns([image])
+    shard, status = file.relative_to(root).as_posix(), file.stat()
+    grouped = pa.array((offsets < 0) & (lengths >= 0))
+    exact = pa.scalar(None, pa.int64())
+    own = {f"input_{name}" if name in OWN or name == "path" else name: part[name] for name in part.column_names}
+    places: dict[str, Any] = {
+        "path": row_paths(readable_name(shard), names),
+        "shard": pa.array([readable_name(shard)] * len(rows), pa.string()),
+        "size": np.full(len(rows), status.st_size),
+        "mtime_ns": np.full(len(rows), changed_ns(status)),
+        "offset": pc.if_else(grouped, exact, pa.array(offsets)),
+        "length": pc.if_else(grouped, exact, pa.array(lengths)),
+    }
+    if readable_name(shard) != shard:
+        places["raw_path"] = pa.array([os.fsencode(shard)] * len(rows), pa.binary())
+    if pc.any(grouped).as_py():
+        places["shard_row"] = pc.if_else(grouped, pa.array(rows), exact)
+        places["shard_column"] = pc.if_else(grouped, pa.scalar(column), pa.scalar(None, pa.string()))
+    split = next((SPLITS[w] for w in re.split(r"[-_./]", shard.lower()) if w in SPLITS), None)
+    if split and "split" not in own:
+        places["split"] = pa.array([split] * len(rows), pa.string())
+    present = np.flatnonzero(lengths >= 0)
+    return pa.table({**places, **own}).take(present), len(rows) - len(present)
+
+
+def row_paths(where: str, names: Sequence[str | None]) -> pa.Array:
+    """Return a path for every row of a file or frame: its number, and the name that the image had."""
+    lasts = (f"/{readable_name(name.replace(chr(92), '/').rpartition('/')[2])}" if name else "" for name in names)
+    return pa.array([f"{where}/row-{row}{last}" for row, last in enumerate(lasts)], pa.string())
+
+
+def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: bool = False) -> Columns:
+    """Return the columns of a table under our names.
+
+    Args:
+        arrow: The columns.
+        columns: Which of them were named by the user.
+        where: Name of the table for messages.
+        located: `path` and the further columns of `OWN` are ours already.
+    """
+    check_width(arrow.num_columns, where)
+    out: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
+    mapped = {"label": columns.label, "split": columns.split} | ({} if located else {"path": columns.image})
+    for ours, names in NAMES.items():
+        if (theirs := mapped.get(ours)) is not None:
+            require(theirs, out, where)
+        elif not (located and ours == "path"):
+            theirs = next((name for name in names if name in out), None)
         if theirs is not None and theirs != ours:
-            columns = {ours if name == theirs else name: values for name, values in columns.items()}
-    if "path" not in columns:
-        raise LookalikeError(f"`{path}` has no column `path`; its columns are {', '.join(columns)}.")
+            if ours in out:
+                out[f"input_{ours}"] = out.pop(ours)
+            out = {ours if name == theirs else name: values for name, values in out.items()}
+    if "path" not in out:
+        likely = guess(arrow).get("image")
+        seems = f"; `{likely}` looks like images: --image-column {likely}" if likely else ""
+        raise LookalikeError(f"`{where}` has no column `path`; its columns are {', '.join(out)}{seems}.")
     if not arrow.num_rows:
-        raise LookalikeError(f"`{path}` is a table without rows.")
-    columns = {f"input_{name}" if name in OWN else name: values for name, values in columns.items()}
-    paths = as_array("path", columns["path"])
+        raise LookalikeError(f"`{where}` is a table without rows.")
+    if not located:
+        out = {f"input_{name}" if name in OWN else name: values for name, values in out.items()}
+    paths = as_array("path", out["path"])
     if paths.null_count:
-        raise LookalikeError(f"`{path}` has {paths.null_count:,} rows without a path.")
-    columns["path"] = paths.to_pylist()
-    if "split" in columns:
-        texts = as_array("split", columns["split"]).to_pylist()
-        columns["split"] = [SPLITS.get(text.lower(), text) if text else None for text in texts]
+        raise LookalikeError(f"`{where}` has {paths.null_count:,} rows without a path.")
+    out["path"] = paths if located else paths.to_pylist()
+    if "split" in out:
+        out["split"] = [columns.split_name(text) for text in as_array("split", out["split"]).to_pylist()]
     for name in ("is_query", "is_gallery"):
-        if name in columns:
-            values = columns[name]
+        if name in out:
+            values = out[name]
             if not pa.types.is_boolean(values.type):
-                columns[name] = pc.is_in(pc.utf8_lower(as_array(name, values, like="split")), value_set=_TRUE)
+                out[name] = pc.is_in(pc.utf8_lower(as_array(name, values, like="split")), value_set=_TRUE)
     for name in BOX:
-        if name in columns:
-            columns[name] = _whole(columns[name], name, path)
-    return columns
+        if name in out:
+            out[name] = _whole(out[name], name, where)
+    return out
 
 
 def has_paths(path: Path) -> bool:
     """Return whether a file is a table of images, from its header."""
     try:
-        if path.suffix == ".parquet":
-            with path.open("rb") as file:
-                names = pq.read_schema(file).names
+        if path.suffix in _PARQUET:
+            schema = read_parquet_schema(path)
+            names = schema.names
+            if any(holds_bytes(field.type) for field in schema):
+                return True
+        elif path.suffix == ".jsonl":
+            names = _read_jsonl(path).column_names
         else:
             head, delimiter = _head(path)
             names = next(csv.reader([head], delimiter=delimiter), [])
     except (LookalikeError, pa.ArrowException, UnicodeError):
         return False
-    return any(name.strip() in _NAMES["path"] for name in names)
+    return any(name.strip() in NAMES["path"] for name in names)
 
 
 def _head(path: Path) -> tuple[str, str]:
@@ -85,9 +255,18 @@ def _head(path: Path) -> tuple[str, str]:
     return head, max(",;\t", key=head.count)
 
 
-def _read_csv(path: Path) -> pa.Table:
+def _read_jsonl(path: Path) -> pa.Table:
+    try:
+        with path.open("rb") as file:
+            return arrow_json.read_json(file)
+    except (pa.ArrowException, UnicodeError) as error:
+        raise LookalikeError(f"`{path}` does not hold JSON lines: {str(error).splitlines()[0].rstrip('.')}.") from None
+
+
+def _read_csv(path: Path, columns: ColumnMap) -> pa.Table:
     _, delimiter = _head(path)
-    texts = [*_NAMES["path"], *_NAMES["label"], *_NAMES["coarse"], "split", "domain", "is_query", "is_gallery"]
+    mapped = [name for name in (columns.image, columns.label, columns.split) if name is not None]
+    texts = [name for names in NAMES.values() for name in names] + ["domain", "is_query", "is_gallery", *mapped]
     options = arrow_csv.ConvertOptions(
         column_types={**dict.fromkeys(texts, pa.string()), **dict.fromkeys(BOX, pa.float64())},
         null_values=[""],
@@ -101,7 +280,7 @@ def _read_csv(path: Path) -> pa.Table:
         raise LookalikeError(f"`{path}` is not a table: {str(error).splitlines()[0].rstrip('.')}.") from None
 
 
-def _whole(values: Any, name: str, path: Path) -> Any:
+def _whole(values: Any, name: str, path: str) -> Any:
     try:
         numbers = values.cast(pa.float64())
         numbers = pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)

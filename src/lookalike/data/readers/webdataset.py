@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import TarReader, open_regular, printable, read_part
 from lookalike.core.progress import track, warn
 from lookalike.data.readers.base import SPLITS, Columns
-from lookalike.data.readers.table_files import OWN
+from lookalike.data.readers.columns import OWN
 from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
 from lookalike.data.table import check_width
 
@@ -35,10 +35,11 @@ def looks_like_shards(root: Path) -> bool:
     return tars
 
 
-def read_shards(source: Path, *, progress: bool = False) -> tuple[Path, Columns]:
-    """Return the root and the columns of one tar file or a folder of them."""
+def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = False) -> tuple[Path, Columns]:
+    """Return the root and the columns of one tar file, a folder of them, or some files of a folder."""
     root = source if source.is_dir() else source.parent
     shards = sorted(filter(Path.is_file, source.rglob("*.tar"))) if source.is_dir() else [source]  # no pipes
+    shards = list(files) or shards
     if not shards:
         raise LookalikeError(f"`{source}` holds no tar shards.")
     rows: list[dict[str, Any]] = []

@@ -1,0 +1,259 @@
+"""Images inside Parquet files: where their bytes lie in the file, and reading those that are compressed.
+
+In a column without compression every image lies in the file as it is, so a row is found once, from the headers of the
+pages, and then read by offset like a file inside a tar. What is compressed is read by row group, of which the last few
+are kept.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lookalike.core.errors import LookalikeError
+
+KEPT_BYTES = 256_000_000
+"""Memory for row groups that were read last; one is kept however large it is."""
+_PLAIN, _DICTIONARY = 0, (2, 8)  # encodings
+_DATA, _DICTIONARY_PAGE, _DATA_V2 = 0, 2, 3  # kinds of pages
+
+
+def locate_images(path: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """Find the bytes of every image in a Parquet file.
+
+    Args:
+        path: The file.
+        column: Dotted path of the column of bytes, as `image.bytes`.
+
+    Returns:
+        Offset and length by row: length −1 where there is no image, offset −1 where it must be read by row group.
+
+    Raises:
+        LookalikeError: The pages are damaged.
+    """
+    offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            about = pq.ParquetFile(file)
+            names = [about.schema.column(i).path for i in range(len(about.schema))]
+            place = names.index(column)
+            levels = about.schema.column(place)
+            for number in range(about.metadata.num_row_groups):
+                group = about.metadata.row_group(number)
+                chunk = group.column(place)
+                exact = chunk.compression == "UNCOMPRESSED" and levels.physical_type == "BYTE_ARRAY"
+                if not exact or levels.max_repetition_level:
+                    where, size = np.full(group.num_rows, -1), np.zeros(group.num_rows, np.int64)
+                    known = chunk.statistics if chunk.is_stats_set else None
+                    if levels.max_definition_level and (known is None or known.null_count != 0):
+                        size[~read_group(about, column, number).is_valid().to_numpy()] = -1
+                else:
+                    where, size = _chunk(data, chunk, group.num_rows, levels.max_definition_level)
+                offsets.append(where)
+                lengths.append(size)
+    except (struct.error, LookupError, ValueError, OverflowError, OSError, pa.ArrowException) as error:
+        raise LookalikeError(f"`{path}` is not a complete Parquet file: its pages are damaged ({error}).") from None
+    return np.concatenate(offsets), np.concatenate(lengths)
+
+
+def _chunk(data: mmap.mmap, chunk: Any, rows: int, max_level: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and lengths of one column in one row group."""
+    position = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset:
+        position = min(position, chunk.dictionary_page_offset)
+    end = position + chunk.total_compressed_size
+    if not 0 < position <= end <= len(data):
+        raise ValueError("a column lies outside of the file")
+    dictionary: tuple[np.ndarray, np.ndarray] | None = None
+    where, size = np.full(rows, -1, np.int64), np.full(rows, -1, np.int64)
+    row = 0
+    while row < rows:
+        header, start = _thrift(data, position, end)
+        position = start + header[3]
+        if header[3] < 0 or position > end:
+            raise ValueError("a page ends outside of its column")
+        if header[1] == _DICTIONARY_PAGE:
+            dictionary = _plain(data, start, position, header[7][1])
+            continue
+        if header[1] == _DATA:
+            count, encoding, level_bytes = header[5][1], header[5][2], 0
+            if max_level:
+                (level_bytes,) = struct.unpack_from("<I", data, start)
+                start += 4
+        elif header[1] == _DATA_V2:
+            count, encoding, level_bytes = header[8][1], header[8][4], header[8][5]
+        else:
+            continue  # an index page
+        if count <= 0 or count > rows - row or start + level_bytes > position:
+            raise ValueError("a page holds more rows than its row group")
+        present = np.ones(count, bool)
+        if max_level and level_bytes:
+            bits = max_level.bit_length()
+            present = _hybrid(data[start : start + level_bytes], bits, count) == max_level
+        start += level_bytes
+        known = int(present.sum())
+        if encoding == _PLAIN:
+            found = _plain(data, start, position, known)
+        elif encoding in _DICTIONARY and dictionary is not None:
+            codes = _hybrid(data[start + 1 : position], data[start], known)
+            found = dictionary[0][codes], dictionary[1][codes]
+        else:  # another encoding: by row group
+            found = np.full(known, -1), np.zeros(known, np.int64)
+        where[row : row + count][present], size[row : row + count][present] = found
+        row += count
+    return where, size
+
+
+def _plain(data: mmap.mmap, position: int, end: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and lengths of values that follow each other, each behind its length."""
+    where, size = np.empty(count, np.int64), np.empty(count, np.int64)
+    for number in range(count):
+        (length,) = struct.unpack_from("<I", data, position)
+        where[number], size[number] = position + 4, length
+        position += 4 + length
+        if position > end:
+            raise ValueError("an image ends outside of its page")
+    return where, size
+
+
+def _hybrid(data: bytes, bits: int, count: int) -> np.ndarray:
+    """Decode Parquet's mixture of runs and packed numbers of so many bits."""
+    out, position, filled = np.zeros(count, np.int64), 0, 0
+    while filled < count and bits:
+        head, position = _varint(data, position)
+        if head & 1:
+            packed = np.frombuffer(data, np.uint8, (head >> 1) * bits, position)
+            position += len(packed)
+            values = np.unpackbits(packed, bitorder="little").reshape(-1, bits) @ (1 << np.arange(bits))
+        else:
+            wide = (bits + 7) // 8
+            value = int.from_bytes(data[position : position + wide], "little")
+            position += wide
+            values = np.full(min(head >> 1, count - filled), value)
+        taken = min(len(values), count - filled)
+        if not taken:
+            raise ValueError("an empty run")
+        out[filled : filled + taken] = values[:taken]
+        filled += taken
+    return out
+
+
+def _varint(data: Any, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, position
+        if shift > 63:
+            raise ValueError("a number is too long")
+
+
+def _thrift(data: mmap.mmap, position: int, end: int, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """Read a struct of Thrift's compact protocol: numbers and structs by field, the rest is passed over."""
+    out: dict[int, Any] = {}
+    field = 0
+    if depth > 4:
+        raise ValueError("a header is nested too deeply")
+    while position < end:
+        head, position = data[position], position + 1
+        kind = head & 15
+        if not kind:
+            return out, position
+        if head >> 4:
+            field += head >> 4
+        else:
+            number, position = _varint(data, position)
+            field = (number >> 1) ^ -(number & 1)
+        if kind in (1, 2):  # true, false
+            out[field] = kind == 1
+        elif kind == 3:
+            position += 1
+        elif kind in (4, 5, 6):
+            number, position = _varint(data, position)
+            out[field] = (number >> 1) ^ -(number & 1)
+        elif kind == 7:
+            position += 8
+        elif kind == 8:
+            length, position = _varint(data, position)
+            position += length
+        elif kind == 12:
+            out[field], position = _thrift(data, position, end, depth + 1)
+        else:
+            raise ValueError("a header of an unknown kind")
+    raise ValueError("a header does not end")
+
+
+class RowGroups:
+    """Reads single values of compressed columns, keeping the row groups that were read last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._starts: dict[tuple, np.ndarray] = {}  # first row of each group, by file
+        self._groups: OrderedDict[tuple, pa.ChunkedArray] = OrderedDict()
+
+    def value(self, file: BinaryIO, column: str, row: int) -> bytes:
+        """Return the value of a row; an `OSError` if it cannot be read."""
+        status = os.fstat(file.fileno())
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, column)
+        try:
+            with self._lock:  # the next rows of a group are not read twice
+                if key not in self._starts:
+                    about = pq.ParquetFile(file).metadata
+                    sizes = [about.row_group(n).num_rows for n in range(about.num_row_groups)]
+                    self._starts[key] = np.concatenate([[0], np.cumsum(sizes)])
+                starts = self._starts[key]
+                group = int(np.searchsorted(starts, row, side="right")) - 1
+                if (values := self._groups.get((*key, group))) is None:
+                    values = self._groups[(*key, group)] = read_group(pq.ParquetFile(file), column, group)
+                self._groups.move_to_end((*key, group))
+                while len(self._groups) > 1 and sum(kept.nbytes for kept in self._groups.values()) > KEPT_BYTES:
+                    self._groups.popitem(last=False)
+            value = values[row - int(starts[group])]
+            return value.as_buffer().to_pybytes() if value.is_valid else b""
+        except (pa.ArrowException, LookupError, AttributeError) as error:
+            raise OSError(f"the Parquet file is damaged ({str(error).partition(chr(10))[0]})") from None
+
+
+ROW_GROUPS = RowGroups()
+
+
+def read_group(about: pq.ParquetFile, column: str, group: int) -> pa.ChunkedArray:
+    """Read one column of a row group; `column` is a dotted path."""
+    values = about.read_row_group(group, columns=[column], use_threads=False).column(0)
+    for name in column.split(".")[1:]:
+        values = pa.chunked_array([chunk.field(name) for chunk in values.chunks])
+    return values
+
+
+def leaf(schema: pa.Schema, column: str) -> str:
+    """Return the dotted path of the bytes of an image column."""
+    kind = schema.field(column).type
+    while pa.types.is_struct(kind):
+        column, kind = f"{column}.bytes", kind.field("bytes").type
+    return column
+
+
+def other_columns(schema: pa.Schema, column: str) -> Iterator[str]:
+    """Yield the columns to read beside the images: their own names, and columns of single values or texts."""
+    for field in schema:
+        if field.name == column:
+            if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
+                yield f"{column}.path"
+        elif pa.types.is_list(field.type):
+            if pa.types.is_string(field.type.value_type) or pa.types.is_integer(field.type.value_type):
+                yield field.name
+        elif not (pa.types.is_nested(field.type) or "binary" in str(field.type)):
+            yield field.name
