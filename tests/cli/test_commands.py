@@ -17,7 +17,7 @@ from lookalike.cli.generate import build, read_signature
 from lookalike.cli.output import interval
 from lookalike.core.errors import LookalikeError
 
-HIDDEN = {"progress"}
+HIDDEN = {"progress", "loss", "miner", "sampler", "transform", "callbacks"}  # for Python alone
 
 
 class FakeResult:

@@ -24,8 +24,9 @@ from lookalike.cli.output import Answer, present
 from lookalike.core.interrupts import Stopped, Terminated
 
 SOURCE = Path(__file__).resolve().parents[2]
-HIDDEN = ("progress",)
-"""Parameters that only Python callers set; on the command line progress is always shown."""
+OBJECTS = ("loss", "miner", "sampler", "transform", "callbacks")
+HIDDEN = ("progress", *OBJECTS)
+"""Parameters that only Python callers set: objects, and progress, which the command line always shows."""
 STOPPED = "Stopped. Finished work is kept; run the same command to continue."
 SETTINGS = "settings"
 """Mappings of this name are given as `--set NAME=VALUE`."""
@@ -210,7 +211,7 @@ def build(name: str, command: Command) -> Any:
     if command.show is not None:
         parsed.append(_flag("json", "Print one JSON document."))
     kinds = {parameter.name: parameter for parameter in shown}
-    hidden = {p.name: True for p in signature.parameters if p.name in HIDDEN}
+    hidden = {p.name: True for p in signature.parameters if p.name in HIDDEN and p.name not in OBJECTS}
 
     def run(**values: Any) -> None:
         quiet, verbose, as_json = (bool(values.pop(key, False)) for key in ("quiet", "verbose", "json"))

@@ -21,7 +21,9 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
+    from lookalike.core.settings import Settings
     from lookalike.methods.base import Batch, Context, LearningRates, Method
+    from lookalike.methods.pml_methods import LossMethod
 
 GROUP = "lookalike.methods"
 BUILT_IN = {
@@ -48,9 +50,22 @@ BUILT_IN = {
     "xbn": "xbm:XBN",
 }
 """Module and class of our methods."""
+_HIDDEN = {"own_loss": "own_loss:OwnLoss"}
+"""Methods that need objects, so that no name on the command line starts them."""
 _REGISTERED: dict[str, type[Method]] = {}
 
-__all__ = ["GROUP", "Batch", "Context", "LearningRates", "Method", "find", "names", "register"]
+__all__ = [
+    "GROUP",
+    "Batch",
+    "Context",
+    "LearningRates",
+    "LossMethod",
+    "Method",
+    "Settings",
+    "find",
+    "names",
+    "register",
+]
 
 
 def names() -> list[str]:
@@ -76,11 +91,12 @@ def find(name: str) -> type[Method]:
         >>> find("xbm").__name__
         'XBM'
     """
-    choose(name, names(), "a training method")
+    if name not in _HIDDEN:
+        choose(name, names(), "a training method")
     if name in _REGISTERED:
         return _REGISTERED[name]
-    if name in BUILT_IN:
-        module, attribute = BUILT_IN[name].split(":")
+    if ours := (BUILT_IN | _HIDDEN).get(name):
+        module, attribute = ours.split(":")
         return getattr(import_module(f"{__name__}.{module}"), attribute)
     point = next(p for p in entry_points(group=GROUP) if p.name == name)
     try:

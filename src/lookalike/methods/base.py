@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from lookalike.core import seeds
+from lookalike.core.device import CPU
+from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,16 +34,20 @@ PIXELS = "pixels"
 
 @dataclass(frozen=True)
 class Batch:
-    """Input of a training step; the first dimension of every tensor is the image."""
+    """Input of a training step; the first dimension of every tensor is the image.
+
+    Args:
+        views: One tensor per view: uint8 (n, S, S, 3) for layer `pixels`, else cached outputs of `layer`; empty in
+            `loss`.
+        layer: The layer that the views are outputs of; `pixels` for images.
+        labels: int64 (n,), 0 … classes−1, or −1 without a label.
+        ids: int64 (n,): row numbers in the training table. Equal ids are the same image.
+    """
 
     views: tuple[Tensor, ...]
-    """One tensor per view: uint8 (n, S, S, 3) for layer `pixels`, else cached outputs of `layer`; empty in `loss`."""
     layer: str
-    """Layer of the model that the views are the output of, or `pixels`."""
     labels: Tensor
-    """int64 (n,), 0 … classes−1, or −1 without a label."""
     ids: Tensor
-    """int64 (n,): row numbers in the training table. Equal ids are the same image."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -51,38 +57,47 @@ class Batch:
         return replace(self, views=tuple(v[rows] for v in self.views), labels=self.labels[rows], ids=self.ids[rows])
 
 
+def _needs_loop(*arguments: Any) -> Any:
+    raise LookalikeError(
+        "This method encodes training images: give its `Context` an `encode`, or use `lookalike.train`."
+    )
+
+
 @dataclass
 class Context:
     """What the training loop provides to a method; step, epoch and logs change from step to step.
 
+    In a loop of your own the first four values are enough for most methods; those that look back at the training images
+    (memories, databases) need `labels`, `table` and `encode` too.
+
     Args:
-        model: The model that is trained.
+        model: The model in training.
         classes: Number of classes.
-        seed: Seed of the run.
+        steps: Number of steps.
+        batch: Images in a joint batch.
+        seed: Seed of everything that is drawn.
         device: Device of the model.
-        steps: Steps of the run.
-        step: Current step, counted from 1.
-        epoch: Current epoch, counted from 0.
-        logs: Numbers logged for this step.
+        table: The training images, a `Table`; `Batch.ids` are its row numbers.
+        labels: int64, a label for every row of `table`.
+        encode: Returns unit embeddings in evaluation mode, without gradient, of rows of `table` (None: all) or of
+            another table. The work is divided among the processes; the result is the same on each.
+        encode_backward: Propagates a gradient of embeddings that `encode` returned to the parameters: the rows are
+            embedded again, in blocks, divided among the processes. To be called in `after_backward`.
+        step: The current step, from 1.
+        epoch: The current epoch, from 0.
+        logs: Numbers that the method logged in this step.
     """
 
     model: Embedder
     classes: int
-    seed: int
-    device: torch.device
     steps: int
     batch: int
-    """Images in a joint batch."""
-    table: Table
-    """The training images; `Batch.ids` are its row numbers."""
-    labels: Tensor
-    """int64, a label for every row of `table`."""
-    encode: Callable[[np.ndarray | Table | None], Tensor]
-    """Returns unit embeddings in evaluation mode, without gradient, of rows of `table` (None: all) or of another table.
-    The work is divided among the processes; the result is the same on each."""
-    encode_backward: Callable[[np.ndarray, Tensor], None]
-    """Propagates a gradient of embeddings that `encode` returned to the parameters: the rows are embedded again, in
-    blocks, divided among the processes. To be called in `after_backward`."""
+    seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device(CPU))
+    table: Any = None
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    encode: Callable[[np.ndarray | Table | None], Tensor] = _needs_loop
+    encode_backward: Callable[[np.ndarray, Tensor], None] = _needs_loop
     step: int = 0
     epoch: int = 0
     logs: dict[str, float] = field(default_factory=dict)

@@ -35,7 +35,12 @@ def settings_of(loss: type[nn.Module], **further: Any) -> Any:
 
 
 class LossMethod(Method):
-    """Base of methods that are one loss on one view; `loss_class` gives the settings."""
+    """Base of methods that are one loss on one view; a subclass has `name` and `loss_class`, which gives the settings.
+
+    Args:
+        settings: An instance of the class's `Settings`: the arguments of the loss.
+        context: What the training loop provides.
+    """
 
     loss_class: ClassVar[type[nn.Module]]
 

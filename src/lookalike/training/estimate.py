@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import statistics
 import tempfile
 import time
@@ -17,6 +18,7 @@ from lookalike.core import folders
 from lookalike.core.files import format_bytes
 from lookalike.core.progress import Progress, no_warnings, progress_listener
 from lookalike.core.run import Run
+from lookalike.training.own_parts import OwnParts
 from lookalike.training.settings import TrainSettings
 
 if TYPE_CHECKING:
@@ -60,7 +62,9 @@ class Plan:
         return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
 
 
-def plan_run(settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Plan:
+def plan_run(
+    settings: TrainSettings, table: Table, division: Division, *, report: bool, objects: OwnParts | None = None
+) -> Plan:
     """Count what a run would do, and time a few of its images and steps.
 
     Args:
@@ -68,6 +72,7 @@ def plan_run(settings: TrainSettings, table: Table, division: Division, *, repor
         table: All images.
         division: Their split.
         report: Whether the run would write a report.
+        objects: Objects of the user's own.
     """
     import numpy as np
 
@@ -81,7 +86,10 @@ def plan_run(settings: TrainSettings, table: Table, division: Division, *, repor
     disk = views * 1280 * 4 if pooled else len(table) * round((settings.model.size or 224) / 0.875) ** 2 * 4
     batch, method, own = settings.sampler.size, methods.find(settings.method.name), settings.method.own()
     in_views = f" in {count} views" if (count := method.views_per_image(own)) > 1 else ""
-    seconds = {name: round(value, 2) for name, value in _seconds(settings, table, division, report).items()}
+    seconds = {
+        name: round(value, 2)
+        for name, value in _seconds(settings, table, division, report, objects or OwnParts()).items()
+    }
     facts = {
         "training": describe(division.train),
         "validation": describe(division.validation),
@@ -123,7 +131,9 @@ class _Timeline:
         return sum(last[0] - first[0] for first, last in ends) / units if units else 0.0
 
 
-def _seconds(settings: TrainSettings, table: Table, division: Division, report: bool) -> dict[str, float]:
+def _seconds(
+    settings: TrainSettings, table: Table, division: Division, report: bool, own: OwnParts
+) -> dict[str, float]:
     """Run every stage on a few images, with a cache of its own, and scale it up."""
     from lookalike.data import audit
     from lookalike.training.loop import Loop
@@ -140,7 +150,8 @@ def _seconds(settings: TrainSettings, table: Table, division: Division, report: 
         audited = audit(part.mark(few), near=False, max_bad=1.0).table
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
         start = time.monotonic()
-        setup = build_setup(settings, audited, part.follow(audited), run)
+        own = copy.deepcopy(replace(own, sampler=None, callbacks=()))  # what is tried here must not be changed by it
+        setup = build_setup(settings, audited, part.follow(audited), run, own)
         loop = Loop(settings, setup, run)
         prepared = time.monotonic() - start
         try:

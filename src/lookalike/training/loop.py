@@ -32,6 +32,7 @@ from lookalike.models.inference.torch_runtime import fused_graph
 from lookalike.training import checkpoint, depthwise, drift, optim
 from lookalike.training.batchnorm import gather_statistics, layers, split_statistics
 from lookalike.training.logs import Logs
+from lookalike.training.own_parts import CallbackState
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import Source
 from lookalike.training.step import device_random_state, joint_gradient, set_device_random_state
@@ -121,10 +122,11 @@ class Loop:
         settings: Settings of the run.
         parts: Images, model and method: what `build_setup` returned, or the task of an adaptation.
         run: The run folder.
+        callbacks: Objects with some of the hooks of `Callback`.
     """
 
-    def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run) -> None:
-        self.settings, self.parts, self.run_folder = settings, parts, run
+    def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run, callbacks: Sequence[Any] = ()) -> None:
+        self.settings, self.parts, self.run_folder, self.callbacks = settings, parts, run, callbacks
         self.model, self.device, self.sampler = parts.model, parts.device, parts.sampler
         processes = distributed.world_size()
         if self.sampler.size < processes:
@@ -145,6 +147,7 @@ class Loop:
         self.source = parts.make_source(self.method)
         self.optimizer: Any = self.fabric.setup_optimizers(optim.make_optimizer(self.method, settings))
         self.done = TrainingProgress()
+        self.state_shown = CallbackState(run, self.model, self.method, settings.steps)
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
 
@@ -175,10 +178,12 @@ class Loop:
                         logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
                     if self.readings:
                         logs.write(step, **self.readings)
-                    if last or step % settings.evaluate_every == 0:
+                    self._call("on_step", loss=loss, logs=dict(self.context.logs))
+                    if last or self.state_shown.stop or step % settings.evaluate_every == 0:
                         self._evaluate(step, logs)
                         patience = settings.early_stopping
-                        done.stopped_early = patience is not None and done.stale >= patience and not last
+                        stale = patience is not None and done.stale >= patience
+                        done.stopped_early = (stale or self.state_shown.stop) and not last
                         done.finished = last or done.stopped_early
                         self._save()
                     elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
@@ -192,7 +197,19 @@ class Loop:
                             terminated=stop.terminated,
                         )
         done.finished = True
+        self._call("on_end")
         return done
+
+    def _call(self, hook: str, **news: Any) -> None:
+        """Call a hook of all callbacks, which share one state."""
+        if not self.callbacks:
+            return
+        state, done = self.state_shown, self.done
+        news |= {"step": done.step, "best_step": done.best_step, "best_score": done.best_score}
+        for name, value in news.items():
+            setattr(state, name, value)
+        for callback in self.callbacks:
+            getattr(callback, hook, lambda _: None)(state)
 
     def take_step(self, step: int) -> float:
         """Take one optimizer step and return its loss."""
@@ -351,6 +368,7 @@ class Loop:
             tensors = self.method.export_tensors()
             state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": tensors}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
+        self._call("on_evaluate", score=done.scores[-1][1] if done.scores else None)
 
     def _test_recall(self, classes: int) -> dict[str, float]:
         """recall@1 on the first test classes, decoded anew: test images are not among the cached ones."""
@@ -381,6 +399,7 @@ class Loop:
         self.saved = time.monotonic()
         if distributed.is_main():
             checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
+        self._call("on_checkpoint")
 
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on."""

@@ -240,6 +240,8 @@ class TrainSettings(Settings):
     processes: PositiveInt = 1
     """Number of processes that train together."""
     log: LogSettings = Field(default_factory=LogSettings)
+    objects: dict[str, str] = Field(default_factory=dict)
+    """Classes of the objects that `train` was given in Python, by argument; a resume needs the same objects."""
 
 
 def resolve(*layers: Mapping[str, Any], where: str = "training settings") -> TrainSettings:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -29,8 +29,10 @@ from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler, SubsetSa
 from lookalike.data.table import Table
 from lookalike.losses.pml import SupConLoss
 from lookalike.methods.base import PIXELS, Context, Method
+from lookalike.methods.own_loss import OwnLoss, attach_miner
 from lookalike.models import Embedder, features_for, heads, pooling
 from lookalike.training import checkpoint
+from lookalike.training.own_parts import OwnParts, OwnView, make_own_sampler
 from lookalike.training.settings import SamplerSettings, TrainSettings
 from lookalike.training.split import Division
 
@@ -69,6 +71,7 @@ class TrainingSetup:
     start_norm: nn.Module
     """The norm layer as it is at step 0."""
     frozen: list[nn.Module]
+    own: OwnParts = field(default_factory=OwnParts)
 
     @property
     def known(self) -> np.ndarray:
@@ -80,13 +83,24 @@ class TrainingSetup:
         self.train, self.validation, self.test = self.division.train, self.division.validation, self.division.test
         self.train_table, self.train_labels, drawn = self.training_images
         self.classes = int(self.train_labels.max(initial=-1)) + 1
-        self.sampler = make_sampler(self.settings, self.train_labels if drawn is None else self.train_labels[drawn])
+        labels = self.train_labels if drawn is None else self.train_labels[drawn]
+        if self.own.sampler is None:
+            self.sampler = make_sampler(self.settings, labels)
+        else:
+            size, seed = self.settings.sampler.size, self.settings.seed
+            self.sampler = make_own_sampler(self.own.sampler, labels, size=size, seed=seed)
         if drawn is not None:
             self.sampler = SubsetSampler(drawn, self.sampler)
 
     def make_method(self, context: Context) -> Method:
         kind = methods.find(self.settings.method.name)
-        return kind(kind.Settings.parse(self.settings.method.own()), context)
+        settings = kind.Settings.parse(self.settings.method.own())
+        if kind is OwnLoss:
+            return OwnLoss(settings, context, self.own.loss, self.own.miner)
+        method = kind(settings, context)
+        if self.own.miner is not None:
+            attach_miner(method, self.own.miner)
+        return method
 
     def make_source(self, method: Method) -> Source:
         """The source of views that the settings ask for: cached outputs of a frozen layer, or pixels."""
@@ -110,8 +124,10 @@ class TrainingSetup:
             drawn = Rows(cached(self.train_table, [random] * chosen.num_cached), self.train, count)
         return CachedSource(chosen.layer, center, drawn, views=len(views), distinct=method.distinct_views, seed=seed)
 
-    def random_view(self) -> RandomView:
-        """The augmentation that the settings ask for."""
+    def random_view(self) -> Any:
+        """The augmentation that the settings ask for, or the user's own."""
+        if self.own.transform is not None:
+            return OwnView(self.own.transform, self.model.preprocess)
         options = self.settings.views.model_dump(exclude={"mode", "layer", "num_cached", "crop"})
         return (CropView if self.settings.views.crop == "plain" else RandomView)(self.model.preprocess, **options)
 
@@ -143,7 +159,9 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
     return model
 
 
-def build_setup(settings: TrainSettings, table: Table, division: Division, run: Run) -> TrainingSetup:
+def build_setup(
+    settings: TrainSettings, table: Table, division: Division, run: Run, own: OwnParts | None = None
+) -> TrainingSetup:
     """Load the model, add its head, freeze what is not trained.
 
     Args:
@@ -151,6 +169,7 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
         table: All readable images.
         division: Their split.
         run: The run folder; the initial head is stored there.
+        own: Objects of the user's own.
 
     Returns:
         The setup, the same in every process and in every resumed run.
@@ -178,7 +197,7 @@ def build_setup(settings: TrainSettings, table: Table, division: Division, run: 
         model.prototypes = None  # they belong to the backbone as it was
     if settings.views.mode == "end_to_end" or settings.views.layer != "pooled":  # convolutions are trained: faster so
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    starting = (model, device, parent, features, first_head, first_norm, start_norm, frozen)
+    starting = (model, device, parent, features, first_head, first_norm, start_norm, frozen, own or OwnParts())
     return TrainingSetup(settings, table, division, labels, training_images, *starting)
 
 
@@ -376,15 +395,19 @@ class PixelSource:
         self._pixels, self._views, self._center, self.seed = pixels, views, center, seed
         self._pool = ThreadPoolExecutor(threads(), thread_name_prefix="views")
         self._ahead: dict[int, list[Future[list[np.ndarray]]]] = {}
+        self._serial = any(getattr(view, "serial", False) for view in views)  # drawn on the thread that trains
 
     def views(self, rows: np.ndarray, mine: slice, step: int) -> tuple[Tensor, ...]:
-        self.prepare(rows, mine, step)
-        images = [future.result() for future in self._ahead.pop(step)]
+        if self._serial:
+            images = [self._draw(int(rows[p]), step, p) for p in range(*mine.indices(len(rows)))]
+        else:
+            self.prepare(rows, mine, step)
+            images = [future.result() for future in self._ahead.pop(step)]
         return tuple(torch.from_numpy(np.stack([p[v] for p in images])) for v in range(len(self._views)))
 
     def prepare(self, rows: np.ndarray, mine: slice, step: int) -> None:
         """Start to draw the views of a later step."""
-        if step not in self._ahead:
+        if step not in self._ahead and not self._serial:
             places = range(*mine.indices(len(rows)))
             self._ahead[step] = [self._pool.submit(self._draw, int(rows[p]), step, p) for p in places]
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.data.readers.columns import split_counts
 from lookalike.data.table import Table
 from lookalike.training.settings import DataSettings
 
@@ -84,6 +85,8 @@ def divide(table: Table, data: DataSettings) -> Division:
     rule, spare, notes = _rule(table, codes, data), None, []
     if rule in ("table", "halves"):
         train, spare, test = _own_split(table, rule)
+        if rule == "table":
+            notes.append(f"The split is the data's own: {split_counts(table.column('split'))}.")
         train = train[codes[train] >= 0]
     else:
         draw = _by_class if rule == "classes" else _by_image

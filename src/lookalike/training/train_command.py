@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,8 @@ from lookalike.core.settings import flatten, merge, write_yaml
 from lookalike.evaluation import training_overlap
 from lookalike.models import Embedder, hub, model_folder, open_clip
 from lookalike.training import recipe as recipe_files
-from lookalike.training.settings import TrainSettings, expand_shorthand, resolve
+from lookalike.training.own_parts import OwnParts, check_resumed, describe_repeat
+from lookalike.training.settings import TrainSettings, expand_shorthand, method_name, resolve
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -33,7 +34,10 @@ FROM_SCRATCH = {"model": {"weights": "random", "batch_norm": "train"}}  # random
 
 def train(
     *,
-    data: str | Path | Table | None = None,
+    data: Any = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     method: str | None = None,
     model: str | Path | Embedder | None = None,
     recipe: str | Path | None = None,
@@ -47,6 +51,11 @@ def train(
     processes: int | None = None,
     dry_run: bool = False,
     report: bool = True,
+    loss: Any = None,
+    miner: Any = None,
+    sampler: Any = None,
+    transform: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> Run | Plan:
     """Train a model on labeled images and keep it if it is better.
 
@@ -54,7 +63,10 @@ def train(
     `recipe` first, then `settings`, then the other arguments.
 
     Args:
-        data: Images with classes: a folder, a table or a list file.
+        data: Images with classes: whatever `read_table` takes.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         method: Training method, as `ms` or `xbn`, or `auto`: the best measured on such images. The recipe's by default.
         model: Model to start from: a model or run folder, a timm name, or an id on the Hub.
         recipe: Recipe to use: a name or a YAML file. `default` if none is given.
@@ -68,6 +80,14 @@ def train(
         processes: Number of processes that train together.
         dry_run: Only print the settings and what the run would cost, timed on a few images and steps.
         report: Write the images and maps of the report.
+        loss: A loss object instead of a method: of pytorch-metric-learning, of `lookalike.losses`, a
+            `CrossBatchMemory`, or a module of your own that takes embeddings and labels.
+        miner: A miner of pytorch-metric-learning for `loss`, or for a method that is one loss.
+        sampler: A torch sampler over the training images, or a function from their class numbers to one.
+        transform: Augmentation of torchvision or albumentations, or a function of a PIL image; ends at the model's
+            input size, without normalization. Training is end to end then.
+        callbacks: Objects with some of the hooks `on_step`, `on_evaluate`, `on_checkpoint` and `on_end`; see
+            `lookalike.training.Callback`.
 
     Returns:
         The finished run; with `dry_run` a `Plan`.
@@ -84,7 +104,8 @@ def train(
     """
     auto, images = method == "auto", data
     plain = {"method": None if auto else method, "seed": seed, "device": device, "steps": steps, "processes": processes}
-    overrides = _overrides(settings, data=data, model=model, learning_rate=learning_rate, **plain)
+    columns = (image_column, label_column, split_column)
+    overrides = _overrides(settings, data=data, columns=columns, model=model, learning_rate=learning_rate, **plain)
     if auto and resume is None:
         from lookalike.core.progress import say
         from lookalike.data import read_table
@@ -97,13 +118,17 @@ def train(
         name, why = choose_method(images)
         say(f"Method: {name} ({why}).")
         overrides = merge(overrides, {"method": {"name": name}})
+    own = OwnParts(loss, miner, sampler, transform, tuple(callbacks))
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
-    return start("train", images, recipe, overrides, **options)
+    return start("train", images, recipe, overrides, own=own, **options)
 
 
 def pretrain(
     *,
-    data: str | Path | Table | None = None,
+    data: Any = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
     method: str | None = None,
     model: str | Path | Embedder | None = None,
     recipe: str | Path | None = None,
@@ -118,6 +143,7 @@ def pretrain(
     from_scratch: bool = False,
     dry_run: bool = False,
     report: bool = True,
+    callbacks: Sequence[Any] = (),
 ) -> Run | Plan:
     """Train a backbone on images without labels.
 
@@ -127,6 +153,9 @@ def pretrain(
 
     Args:
         data: Images, with or without labels: a folder, a table or a list file.
+        image_column: Column of a table with the images; found by its name or type by default.
+        label_column: Column of a table with the labels.
+        split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         method: Pretraining method: `carp`, `moco`, `dino` or `simsiam`; the recipe's by default.
         model: Model to start from: a model or run folder, a timm name, or an id on the Hub.
         recipe: Recipe to use: a name or a YAML file. `pretrain` if none is given.
@@ -141,6 +170,8 @@ def pretrain(
         from_scratch: Start from random weights, with settings that suit them.
         dry_run: Only print the settings and what the run would cost, timed on a few images and steps.
         report: Write the images and maps of the report.
+        callbacks: Objects with some of the hooks `on_step`, `on_evaluate`, `on_checkpoint` and `on_end`; see
+            `lookalike.training.Callback`.
 
     Returns:
         The finished run; with `dry_run` a `Plan`.
@@ -154,14 +185,16 @@ def pretrain(
         'carp'
     """
     plain = {"method": method, "seed": seed, "device": device, "steps": steps, "processes": processes}
-    overrides = _overrides(settings, data=data, model=model, learning_rate=learning_rate, **plain)
+    columns = (image_column, label_column, split_column)
+    overrides = _overrides(settings, data=data, columns=columns, model=model, learning_rate=learning_rate, **plain)
     if from_scratch:
         name = overrides.get("method", {}).get("name")
         if name is None:
             name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
         overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
+    own = OwnParts(callbacks=tuple(callbacks))
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
-    return start("pretrain", data, recipe, overrides, **options)
+    return start("pretrain", data, recipe, overrides, own=own, **options)
 
 
 @in_every_process
@@ -175,29 +208,35 @@ def start(
     resume: str | Path | None,
     dry_run: bool,
     report: bool,
+    own: OwnParts,
     model: Any = None,
 ) -> Run | Plan:
     """Start, resume or plan a run of `train` or `pretrain`; `overrides` are merged over the recipe.
 
     A loaded `model` is saved in the run, which starts from there.
     """
+    overrides = merge(own.overrides(method_name(overrides)), overrides)
     if distributed.started_size() > 1:
         overrides["processes"], resume = started_by_torchrun(overrides.get("processes"), out, resume)
     if resume is not None:
         run = find_run(resume)
+        check_resumed(run.config.get("objects", {}), own)
         settings = _resumed_settings(run, recipe, overrides)
         say_where(run, settings)
+        in_memory = data if data is not None and not isinstance(data, (str, Path)) else None
         with run.locked():
-            return run_training(run, settings, *resumed_images(run, settings), report=report)
+            table, division = resumed_images(run, settings, in_memory)
+            return run_training(run, settings, table, division, report=report, own=own)
     settings = resolve(recipe_files.load(recipe or DEFAULT_RECIPES[command]), overrides)
     _check_command(settings.method.name, command)
+    _check_objects(settings, own)
     if not settings.data.source:
         raise LookalikeError("There is nothing to train on: give a folder of images.")
     table, division = split_images(data if data is not None else settings.data.source, settings)
     if dry_run:
         from lookalike.training.estimate import plan_run
 
-        return plan_run(settings, table, division, report=report)
+        return plan_run(settings, table, division, report=report, objects=own)
     given = isinstance(model, Embedder)
     run = Run.create(
         settings.method.name,
@@ -209,18 +248,30 @@ def start(
         settings.model.name = str(run.path / START_MODEL)
         write_yaml(run.path / "config.yaml", settings.model_dump(mode="json"))
     with run.removed_if_failed(), run.locked():
-        return run_training(run, settings, table, division, report=report)
+        return run_training(run, settings, table, division, report=report, own=own)
 
 
 def _overrides(
-    settings: Mapping[str, Any] | None, *, data: Any, model: Any, learning_rate: float | None, **same_name: Any
+    settings: Mapping[str, Any] | None,
+    *,
+    data: Any,
+    columns: Sequence[str | None],
+    model: Any,
+    learning_rate: float | None,
+    **same_name: Any,
 ) -> dict[str, Any]:
     """The arguments of a command as settings, over `settings`; what is None is left out."""
     out: dict[str, Any] = {name: value for name, value in same_name.items() if value is not None}
     if data is not None:
         if (settings or {}).get("data", {}).get("source"):
             raise LookalikeError("The images are given twice, as DATA and as `data.source`; leave one of them out.")
-        out["data"] = {"source": str(data) if isinstance(data, (str, Path)) else data.name}
+        name = data if isinstance(data, (str, Path)) else getattr(data, "name", type(data).__name__)
+        out["data"] = {"source": str(name)}
+    if any(columns):
+        from lookalike.data import with_columns
+
+        layout = with_columns((settings or {}).get("data", {}).get("layout", "auto"), *columns)
+        out.setdefault("data", {})["layout"] = layout
     if isinstance(model, Embedder):
         out["model"] = {"name": model.name}
     elif model is not None:
@@ -239,6 +290,16 @@ def _save_start(model: Embedder, folder: Path) -> None:
     model.save_pretrained(folder)
     known = training_overlap.known_images(model)
     write_json(folder / training_overlap.FILE, {"images": None if known is None else sorted(known.made)})
+
+
+def _check_objects(settings: TrainSettings, own: OwnParts) -> None:
+    if settings.processes > 1 and own.names():
+        raise LookalikeError(
+            f"Objects of your own ({', '.join(own.names())}) cannot be handed to {settings.processes} processes: train "
+            "with one, or register a method (docs/how-to/write-a-method.md)."
+        )
+    if own.transform is not None and settings.views.mode == "cached":
+        raise LookalikeError("`transform` changes pixels, but `views.mode` is cached: leave it out, or set end_to_end.")
 
 
 def _check_command(method: str, command: str) -> None:
@@ -322,19 +383,23 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
     return table, division
 
 
-def resumed_images(run: Run, settings: TrainSettings) -> tuple[Table, Division]:
-    """The images and the split of a run that is resumed.
+def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple[Table, Division]:
+    """The images and the split of a run that is resumed; `data` are images in memory, passed once more.
 
     Raises:
         LookalikeError: If the images have changed since the run began.
     """
     from lookalike.data import read_table
 
+    source = settings.data.source if data is None else data
     if not (run.path / PREPARED).exists():  # stopped before the images were audited
-        return split_images(settings.data.source, settings)
+        return split_images(source, settings)
     table, division = load_table(run)
-    if table.root is not None and Path(settings.data.source).exists():
-        now = read_table(settings.data.source, layout=settings.data.layout, progress=True)
+    if data is None and table.has("item"):
+        raise LookalikeError(f"The images of `{run.path}` were in memory: pass them again, as train(data=…, resume=…).")
+    if table.root is not None and (data is not None or Path(source).exists()):
+        now = read_table(source, layout=settings.data.layout, progress=True)
+        table = replace(table, content=now.content)
         ids = {row: place for place, row in enumerate(now.column("row_id"))}
         rows = [ids.get(row, -1) for row in table.column("row_id")]
         if min(rows, default=0) < 0 or now.take(rows).fingerprint() != table.fingerprint():
@@ -370,7 +435,9 @@ def say_where(run: Run, settings: TrainSettings) -> None:
         progress.say(f"Resuming {where}: no step was taken yet.")
 
 
-def run_training(run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool) -> Run:
+def run_training(
+    run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool, own: OwnParts
+) -> Run:
     """Prepare, fit, measure, save and report; also continues a run that was stopped.
 
     Args:
@@ -379,6 +446,7 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
         table: All images.
         division: Their split.
         report: Write the images and maps of the report.
+        own: Objects of the user's own.
 
     Returns:
         The finished run.
@@ -398,8 +466,10 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
     if not (run.path / PREPARED).exists():
         table, division = _prepare(run, settings, table, division)
     finish("check")
-    parts = build_setup(settings, table, division, run)
-    loop = Loop(settings, parts, run) if settings.processes == 1 else None
+    parts = build_setup(settings, table, division, run, own)
+    if not_repeated := describe_repeat(own, parts.sampler):
+        progress.say(not_repeated)
+    loop = Loop(settings, parts, run, own.callbacks) if settings.processes == 1 else None
     finish("features")
     if loop is not None:
         done = loop.go(resume=True)
@@ -422,6 +492,8 @@ def run_training(run: Run, settings: TrainSettings, table: Table, division: Divi
     result["audit"] = about["audit"]
     if readings := last_guard_readings(run.read_log()):
         result["guard"] = readings
+    if not_repeated:
+        result["not_repeated"] = not_repeated
     run.write_result(**result, **outcome.to_json())
     return run
 
