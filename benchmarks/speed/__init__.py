@@ -36,6 +36,7 @@ BENCHES = {
     "search-million": "benchmarks.speed.search_million",
     "search-real": "benchmarks.speed.search_real",
     "shift": "benchmarks.speed.shift",
+    "sources": "benchmarks.speed.sources",
     "t3ar": "benchmarks.speed.t3ar",
     "train": "benchmarks.speed.train",
 }
