@@ -56,6 +56,14 @@ PUBLIC = {
 }
 
 
+@pytest.mark.parametrize("package", PUBLIC)
+def test_packages_list_exactly_their_public_names(package: str) -> None:
+    module = importlib.import_module(package)
+    public = {name for name in PUBLIC[package] if not name.startswith("__")}
+    submodules = {name for name, value in vars(module).items() if inspect.ismodule(value)}
+    assert {name for name in dir(module) if not name.startswith("_")} - (set() if public else submodules) == public
+
+
 NAMES = [(package, name) for package, names in PUBLIC.items() for name in names if not name.startswith("__")]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+__all__ = ["main"]
+
 
 def main() -> None:
     """Run `lookalike` with the arguments of this process."""
@@ -16,3 +18,7 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -64,7 +64,7 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
         return value
 
     def dir_() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules()})
+        return sorted(sys.modules[package].__all__)
 
     return getattr_, dir_
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import reprlib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +19,15 @@ class Settings(pydantic.BaseModel):
     """Base class of all settings: unknown names are errors that suggest the closest valid one."""
 
     model_config = pydantic.ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        """Put the fields into the docstring, where `help()` shows them."""
+        fields = (
+            f"    {name}: {' '.join((field.description or '').split())}" for name, field in cls.model_fields.items()
+        )
+        about, sign, rest = inspect.cleandoc(cls.__doc__ or "").partition("\n\n")
+        cls.__doc__ = "\n".join([about, "", "Args:", *fields]) + sign + rest
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "settings") -> Self:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from lookalike.data.class_split import check_classes, retrieval_split
     from lookalike.data.decoding import Preprocess, UnreadableImage, content_id, decode, prepare
     from lookalike.data.pixel_cache import PixelCache
-    from lookalike.data.readers import find_source, layouts, read_table
+    from lookalike.data.readers import layouts, read_table
     from lookalike.data.readers.columns import with_columns
     from lookalike.data.strip_metadata import thumbnail
     from lookalike.data.synthetic import make_demo_images
@@ -30,7 +30,6 @@ __all__ = [
     "check_classes",
     "content_id",
     "decode",
-    "find_source",
     "layouts",
     "make_demo_images",
     "prepare",

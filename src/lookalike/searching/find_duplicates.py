@@ -268,7 +268,7 @@ def all_vectors(index: Index) -> dict[str, np.ndarray]:
 
 def _open_source(source: Any, layout: str) -> tuple[Table, dict[str, np.ndarray] | None]:
     """The images of a folder or an index, and their vectors where an index has them."""
-    from lookalike.data import find_source, read_table
+    from lookalike.data.readers import find_source, read_table
 
     if not isinstance(source, (str, Path)):
         return read_table(source, layout=layout), None

@@ -96,7 +96,8 @@ def index(
         >>> done.counts  # doctest: +SKIP
         '24 new'
     """
-    from lookalike.data import find_source, with_columns
+    from lookalike.data import with_columns
+    from lookalike.data.readers import find_source
 
     layout = with_columns(layout, image_column, label_column, split_column)
     if not isinstance(folder, (str, os.PathLike)):

@@ -23,3 +23,7 @@ __all__ = [
     "store_name",
     "stores",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -33,7 +33,7 @@ from lookalike.data.readers.webdataset import looks_like_shards, read_shards
 from lookalike.data.scan import kind_of, readable_name
 from lookalike.data.table import Table, as_array, is_saved_table
 
-__all__ = ["SOURCES", "expand", "find_source", "layouts", "read_table"]
+__all__ = ["SOURCES", "layouts", "read_table"]
 MAX_SHARDS = 100_000
 # Importing a module registers its layouts; a new one is added here.
 _MODULES = (image_classification, domains, fine_grained, products)

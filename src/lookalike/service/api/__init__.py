@@ -22,4 +22,10 @@ from __future__ import annotations
 
 from lookalike.service.api import admin, browse, duplicates, facets, jobs, map, search  # noqa: A004
 
+__all__ = ["ROUTERS"]
+
 ROUTERS = [module.router for module in (search, browse, facets, jobs, duplicates, map, admin)]
+
+
+def __dir__() -> list[str]:
+    return __all__
