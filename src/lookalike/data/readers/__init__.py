@@ -180,8 +180,9 @@ def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tu
         LookalikeError: There is no such path, or the Hub cannot be reached.
     """
     shown, path = readable_name(str(source)), Path(source).expanduser()
-    if isinstance(source, str) and (hub.names_hub(source) or (not path.exists() and hub.may_name_hub(source))):
-        return hub.download(source, progress=progress), shown, hub.short_name(source)
+    if isinstance(source, str) and not path.exists() and hub.names_hub(source):
+        folder, name = hub.download(source, progress=progress)
+        return folder, shown, name
     if not path.exists() and (files := expand(path)):
         return path, shown, files[0].parent.name
     if not path.exists():

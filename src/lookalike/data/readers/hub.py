@@ -20,18 +20,10 @@ _STAMP = ".lookalike.json"
 
 
 def names_hub(source: str) -> bool:
-    """Return whether a source says that it is on the Hub."""
-    return source.startswith(PREFIX)
-
-
-def may_name_hub(source: str) -> bool:
-    """Return whether a source that is no path here can be an id: two words, of which the first is no folder."""
-    return re.fullmatch(r"[\w][\w.-]*/[\w][\w.-]*", source) is not None and not Path(source).parent.exists()
-
-
-def short_name(source: str) -> str:
-    """Return the name of the data set without its owner."""
-    return _parse(source)[0].rpartition("/")[2]
+    """Return whether a source is the id of a data set: marked as one, or two words of which the first is no folder."""
+    if source.startswith(PREFIX):
+        return True
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) is not None and not Path(source).parent.exists()
 
 
 def _parse(source: str) -> tuple[str, str | None, str]:
@@ -41,8 +33,8 @@ def _parse(source: str) -> tuple[str, str | None, str]:
     return match[1], match[2], match[3].strip("/")
 
 
-def download(source: str, *, progress: bool = False) -> Path:
-    """Return the folder with the files of a data set, downloaded if they are not there.
+def download(source: str, *, progress: bool = False) -> tuple[Path, str]:
+    """Return the folder with the files of a data set, downloaded if they are not there, and the data set's name.
 
     Args:
         source: The id, as `owner/name` or `hf://datasets/owner/name@revision/folder`.
@@ -51,52 +43,42 @@ def download(source: str, *, progress: bool = False) -> Path:
     Raises:
         LookalikeError: There is no such data set, it is gated, or the Hub cannot be reached.
     """
+    import huggingface_hub
+    from huggingface_hub import errors
+
     repo, revision, inside = _parse(source)
     base = folders.cache("hub") / f"{repo.replace('/', '--')}@{(revision or 'main').replace('/', '-')}"
-    folder = base / inside
+    folder, name = base / inside, repo.rpartition("/")[2]
     try:
-        import huggingface_hub
-        from huggingface_hub.errors import (
-            GatedRepoError,
-            HfHubHTTPError,
-            HTTPError,  # of the HTTP library that the version uses
-            RepositoryNotFoundError,
-            RevisionNotFoundError,
-        )
-
         about = huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=30)
         if base.exists() and read_json(base / _STAMP, "download").get("commit") == about.sha:
-            return folder
+            return folder, name
         if progress:
             say(f"Fetching the data set {repo} from {huggingface_hub.constants.ENDPOINT}.")
-        patterns = [f"{inside}/*.{kind}" if inside else f"*.{kind}" for kind in _KINDS]
-        patterns += [pattern.rpartition(".")[0] + "." + pattern.rpartition(".")[2].upper() for pattern in patterns]
+        patterns = [f"{inside}/*.{kind}" if inside else f"*.{kind}" for kind in (*_KINDS, *map(str.upper, _KINDS))]
         huggingface_hub.snapshot_download(
             repo, repo_type="dataset", revision=about.sha, local_dir=base, allow_patterns=patterns
         )
-    except GatedRepoError:
+    except errors.GatedRepoError:
         raise LookalikeError(
             f"The data set `{repo}` is gated: ask for access on its page, then log in with `hf auth login`."
         ) from None
-    except (RepositoryNotFoundError, RevisionNotFoundError):
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
         at = f" at `{revision}`" if revision else ""
         raise LookalikeError(
             f"`{source}` is neither a folder or table here nor a data set of the Hub{at} (a private one needs "
             "`hf auth login`)."
         ) from None
-    except HfHubHTTPError as error:
-        raise LookalikeError(f"The Hub refused `{repo}`: {str(error).splitlines()[0]}.") from None
-    except (OSError, HTTPError) as error:  # what HTTP libraries raise without a connection
+    except (OSError, errors.HTTPError) as error:  # the latter is of the HTTP library that the version uses
         if (base / _STAMP).exists():
             say(f"The Hub cannot be reached: the data set {repo} is taken as it was fetched before.")
-            return folder
+            return folder, name
         raise LookalikeError(
             f"`{source}` does not exist here, and the Hub cannot be reached to look for a data set of that name "
             f"({type(error).__name__})."
         ) from None
     if not folder.is_dir() or not any(folder.iterdir()):
-        raise LookalikeError(
-            f"The data set `{repo}` holds no images, tables of images or tar shards in `{inside or '/'}`."
-        )
+        where = inside or "/"
+        raise LookalikeError(f"The data set `{repo}` holds no images, tables of images or tar shards in `{where}`.")
     write_json(base / _STAMP, {"repo": repo, "commit": about.sha})
-    return folder
+    return folder, name
