@@ -165,34 +165,23 @@ def _thrift(data: mmap.mmap, position: int, end: int, depth: int = 0) -> tuple[d
     """Read a struct of Thrift's compact protocol: numbers and structs by field, the rest is passed over."""
     out: dict[int, Any] = {}
     field = 0
-    if depth > 4:
-        raise ValueError("a header is nested too deeply")
-    while position < end:
-        head, position = data[position], position + 1
-        kind = head & 15
+    while position < end and depth < 5:
+        head, kind, position = data[position] >> 4, data[position] & 15, position + 1
         if not kind:
             return out, position
-        if head >> 4:
-            field += head >> 4
+        if head:
+            field += head
         else:
             number, position = _varint(data, position)
             field = (number >> 1) ^ -(number & 1)
-        if kind in (1, 2):  # true, false
-            out[field] = kind == 1
-        elif kind == 3:
-            position += 1
-        elif kind in (4, 5, 6):
+        if kind == 12:
+            out[field], position = _thrift(data, position, end, depth + 1)
+        elif kind in (4, 5, 6, 8):
             number, position = _varint(data, position)
             out[field] = (number >> 1) ^ -(number & 1)
-        elif kind == 7:
-            position += 8
-        elif kind == 8:
-            length, position = _varint(data, position)
-            position += length
-        elif kind == 12:
-            out[field], position = _thrift(data, position, end, depth + 1)
+            position += number if kind == 8 else 0  # texts
         else:
-            raise ValueError("a header of an unknown kind")
+            position += {1: 0, 2: 0, 3: 1, 7: 8}[kind]  # true, false, a byte, a double
     raise ValueError("a header does not end")
 
 

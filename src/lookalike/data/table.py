@@ -152,7 +152,7 @@ class Table:
         if "row_id" not in arrays:
             arrays = {"row_id": _row_ids(name, arrays), **arrays}
         arrow = pa.table(arrays).combine_chunks()
-        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}), content)
+        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}), content=content)
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
