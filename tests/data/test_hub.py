@@ -56,9 +56,11 @@ def test_a_new_commit_is_fetched_and_the_old_one_answers_without_a_network(
     pq.write_table(arrow_table(photos).slice(0, 5), tmp_path / "hub/datasets/birdlab/parquet/data/test-0.parquet")
     table = read_table("birdlab/parquet")
     assert len(table) == 29 and set(table.column("split")) == {"train", "test"}
+    (tmp_path / "hub/datasets/birdlab/parquet/data/train-00001-of-00002.parquet").unlink()
+    assert len(read_table("birdlab/parquet")) == 17
     hub.shutdown()
     hub.server_close()
-    assert len(read_table("birdlab/parquet", progress=True)) == 29
+    assert len(read_table("birdlab/parquet", progress=True)) == 17
     assert "as it was fetched before" in capsys.readouterr().err
 
 
@@ -66,6 +68,7 @@ def test_a_folder_of_a_repository_and_a_revision(hub: HubServer) -> None:
     table = read_table("hf://datasets/birdlab/folder@main/gull")
     assert len(table) == 6
     assert not any("tern" in request for request in hub.requests)
+    assert len(read_table("hf://datasets/birdlab/folder@main")) == 24
 
 
 def test_an_id_is_indexed_and_searched(hub: HubServer, photos: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from lookalike.core.progress import say
 PREFIX = "hf://datasets/"
 _PATTERN = re.compile(r"([\w][\w.-]*/[\w][\w.-]*)(?:@([\w./-]+?))?((?:/[\w][\w.-]*)*)")
 _KINDS = ("parquet", "csv", "tsv", "jsonl", "txt", "tar", "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff")
-_STAMP = ".lookalike.json"
 
 
 def names_hub(source: str) -> bool:
@@ -49,9 +48,10 @@ def download(source: str, *, progress: bool = False) -> tuple[Path, str]:
     repo, revision, inside = _parse(source)
     base = folders.cache("hub") / f"{repo.replace('/', '--')}@{(revision or 'main').replace('/', '-')}"
     folder, name = base / inside, repo.rpartition("/")[2]
+    stamp = base / f".lookalike-{inside.replace('/', '-')}.json"
     try:
         about = huggingface_hub.HfApi().dataset_info(repo, revision=revision, timeout=30)
-        if base.exists() and read_json(base / _STAMP, "download").get("commit") == about.sha:
+        if stamp.exists() and read_json(stamp, "download").get("commit") == about.sha:
             return folder, name
         if progress:
             say(f"Fetching the data set {repo} from {huggingface_hub.constants.ENDPOINT}.")
@@ -59,6 +59,10 @@ def download(source: str, *, progress: bool = False) -> tuple[Path, str]:
         huggingface_hub.snapshot_download(
             repo, repo_type="dataset", revision=about.sha, local_dir=base, allow_patterns=patterns
         )
+        listed = {base / sibling.rfilename for sibling in about.siblings or ()}
+        for file in folder.rglob("[!.]*.*"):  # of commits before
+            if file.is_file() and file not in listed and file.relative_to(base).parts[0] != ".cache":
+                file.unlink()
     except errors.GatedRepoError:
         raise LookalikeError(
             f"The data set `{repo}` is gated: ask for access on its page, then log in with `hf auth login`."
@@ -70,15 +74,15 @@ def download(source: str, *, progress: bool = False) -> tuple[Path, str]:
             "`hf auth login`)."
         ) from None
     except (OSError, errors.HTTPError) as error:  # the latter is of the HTTP library that the version uses
-        if (base / _STAMP).exists():
+        if stamp.exists():
             say(f"The Hub cannot be reached: the data set {repo} is taken as it was fetched before.")
             return folder, name
         raise LookalikeError(
             f"`{source}` does not exist here, and the Hub cannot be reached to look for a data set of that name "
             f"({type(error).__name__})."
         ) from None
-    if not folder.is_dir() or not any(folder.iterdir()):
+    if not folder.is_dir() or all(entry.name.startswith(".") for entry in folder.iterdir()):
         where = inside or "/"
         raise LookalikeError(f"The data set `{repo}` holds no images, tables of images or tar shards in `{where}`.")
-    write_json(base / _STAMP, {"repo": repo, "commit": about.sha})
+    write_json(stamp, {"repo": repo, "commit": about.sha})
     return folder, name
