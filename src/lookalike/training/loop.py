@@ -138,7 +138,7 @@ class Loop:
             split_statistics(self.model.backbone, settings.model.batch_norm_splits)
         # Anew: how much was drawn so far depends on what was cached. The same on every process.
         seeds.seed_everything(settings.seed)
-        sizes = (parts.classes, settings.seed, self.device, settings.steps, self.sampler.size)
+        sizes = (parts.classes, settings.steps, self.sampler.size, settings.seed, self.device)
         labels = torch.from_numpy(parts.train_labels).to(self.device)
         self.context = Context(self.model, *sizes, parts.train_table, labels, self.encode, self.encode_backward)
         self.method: Method = parts.make_method(self.context).to(self.device)

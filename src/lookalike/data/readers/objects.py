@@ -9,9 +9,9 @@ import io
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,8 @@ _ONE_AT_A_TIME = threading.Lock()  # nothing is known of how safe such an object
 Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
 
 
-class ArrowImages(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class ArrowImages:
     """Reads the encoded images of a column in memory, by row.
 
     Args:
@@ -43,7 +44,8 @@ class ArrowImages(NamedTuple):
         return value.as_buffer().to_pybytes() if value.is_valid else b""
 
 
-class DatasetImages(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class DatasetImages:
     """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read.
 
     Args:
