@@ -440,8 +440,8 @@ CUB = (
     "tinyimagenet100 and cars as the pool"
 )
 CLAIMS = [
-    _claim("1-better-than-source", "T3AR is better than the source model.", "Table 8", ASKED, better_than_source),
-    _claim("2-better-than-shot", "T3AR is better than SHOT.", "Table 8", ASKED, better_than_shot),
+    _claim("1-better-than-source", "Is T3AR better than the model as it was?", "Table 8", ASKED, better_than_source),
+    _claim("2-better-than-shot", "Is T3AR better than SHOT?", "Table 8", ASKED, better_than_shot),
     _claim(
         "3-fresh-keys",
         "Keys of the current batch beat a bank as it was before the batch (not in the paper: a reading of A.2).",

@@ -189,7 +189,9 @@ def choices(every: list[Row]) -> dict[str, dict[str, Any]]:
             if row is None or row.gain is None:
                 out[command][kind] = {"method": candidates[0].name, "why": "the default; nothing is measured so far"}
                 continue
-            others = "the only one measured" if count == 1 else f"none of {count} methods is surely better"
+            others = (
+                "the only one measured" if count == 1 else f"no other of the {count} methods compared is surely better"
+            )
             why = f"{_points(row.gain)} points of {row.unit} over the model as it was, on {row.on}; {others}"
             out[command][kind] = {"method": row.name, "why": why}
     return out
