@@ -97,6 +97,8 @@ def test_without_network_the_message_says_so(monkeypatch: pytest.MonkeyPatch, hu
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(LookalikeError, match="`org/other` is not on this machine, and the Hub cannot be reached"):
         Embedder.from_pretrained("org/other")
+    with pytest.raises(LookalikeError, match="the Hub cannot be reached"):
+        Embedder.from_pretrained("resnet10_small", weights="random").push_to_hub("me/other")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(LookalikeError, match="`org/other` is not on this machine, and HF_HUB_OFFLINE is set"):
         Embedder.from_pretrained("org/other")

@@ -341,10 +341,6 @@ def _place(placed: Any, options: Options) -> Answer:
     return Answer(placed, [placed.message, *lines], always=True)
 
 
-def _listed(result: Any, options: Options) -> Answer:
-    return Answer(result, str(result).splitlines(), always=True)
-
-
 COMMANDS: dict[str, Command] = {
     "demo": Command("lookalike.demo:demo", show=_demo),
     "doctor": Command("lookalike.doctor:doctor", show=_doctor),
@@ -364,7 +360,7 @@ COMMANDS: dict[str, Command] = {
     "pretrain": Command("lookalike.training.train_command:pretrain", {"data": "FOLDER"}, show=_train),
     "evaluate": Command("lookalike.evaluation.evaluate_models:evaluate", {"data": "DATA"}, show=_lines),
     "compare": Command("lookalike.evaluation.evaluate_models:compare", {"data": "DATA"}, show=_lines),
-    "models": Command("lookalike.models.model_list:list_models", show=_listed),
+    "models": Command("lookalike.models.model_list:list_models", show=_lines),
     "adapt": Command("lookalike.adaptation.adapt_command:adapt", {"model": "MODEL"}, show=_adapt),
     "promote": Command("lookalike.adaptation.adapt_command:promote", {"model": "MODEL"}, show=_promote),
     "rollback": Command("lookalike.adaptation.adapt_command:rollback", {"model": "MODEL"}, show=_rollback),

@@ -360,6 +360,12 @@ class Section(_Part):
     blocks: list[Block]
 
 
+def text_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table for a terminal."""
+    widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *body)]
+
+
 def number(value: float, digits: int = 3, *, signed: bool = False) -> str:
     """Return a number as text, such as `0.612`, `−1.20` or `5,924`: with a real minus sign and no negative zero."""
     form = "," if isinstance(value, int) and abs(value) > 1 << 60 else f",.{digits}f"  # too large to be a float

@@ -261,43 +261,31 @@ def compare(
     if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
         raise LookalikeError("Give two models with --a and --b, or several with --models.")
     if several is not None:
-        return _compare_models(compare_models.names_of(several), **options)
+        return _compare_models(compare_models.names_of(several), options)
     return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
 
 
-def _compare_models(
-    sources: list[Any],
-    *,
-    data: str | Path | Table,
-    split: str | None,
-    layout: str,
-    mode: str,
-    recall_at: Sequence[int],
-    top: int,
-    leave_out_copies: bool,
-    device: str,
-    out: str | Path | None,
-    **options: Any,
-) -> ModelComparison:
-    choose(mode, MODES, "a mode of evaluation")
+def _compare_models(sources: list[Any], o: dict[str, Any]) -> ModelComparison:
+    choose(o["mode"], MODES, "a mode of evaluation")
+    out = None if o["out"] is None else Path(o["out"])
     if out is not None:
         Run.check_available(out)
     known = [known_images(source) for source in sources]
-    table, *_ = _images(data, layout, split, known, include_trained=options["all"], with_train=False)
-    table, labels, _ = _labels(table, leave_out_copies, "")
-    how = {key: options[key] for key in ("batch_size", "runtime", "progress")}
-    made, readable, failures = compare_models.encode_all(sources, table, lambda one: _embedder(one, device), how)
+    table, *_ = _images(o["data"], o["layout"], o["split"], known, include_trained=o["all"], with_train=False)
+    table, labels, _ = _labels(table, o["leave_out_copies"], "")
+    how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
+    made, readable, failures = compare_models.encode_all(sources, table, lambda one: _embedder(one, o["device"]), how)
     table, labels = table.take(readable), labels[readable]
-    query, gallery, _ = _query_gallery(table, mode)
-    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
-    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids, "top": top}
-    which["recall_at"] = sorted({1, *recall_at})
+    query, gallery, _ = _query_gallery(table, o["mode"])
+    ids = as_codes(table.column("content_id"), len(table), "content ids") if o["leave_out_copies"] else None
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids, "top": o["top"]}
+    which["recall_at"] = sorted({1, *o["recall_at"]})
     models = [EvaluatedModel(one["name"], one["rows"], retrieval_metrics(one["rows"], labels, **which)) for one in made]
     if not len(models[0].result.query_index):
         raise LookalikeError(
             f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 images."
         )
-    return compare_models.rank(table.name, models, made, failures, None if out is None else Path(out))
+    return compare_models.rank(table.name, models, [one["cost"] for one in made], failures, out)
 
 
 def _images(

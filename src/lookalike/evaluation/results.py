@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lookalike.core.files import atomic_file
-from lookalike.core.report_blocks import Section, Verdict, number
+from lookalike.core.report_blocks import Section, Verdict, number, text_table
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.evaluation import report_sections as sections
@@ -190,9 +190,7 @@ class Evaluation:
 
     def __str__(self) -> str:
         head, body = self.rows()
-        widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in [head, *body]]
-        return "\n".join([*lines, *filter(None, [self.note]), self.verdict])
+        return "\n".join([*text_table(head, body), *filter(None, [self.note]), self.verdict])
 
     def _repr_html_(self) -> str:
         head, body = self.rows()

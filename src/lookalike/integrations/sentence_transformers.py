@@ -56,18 +56,8 @@ class LookalikeModule(InputModule):
         self.model.save_pretrained(Path(output_path))
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> LookalikeModule:
+    def load(cls, model_name_or_path: str, *arguments: Any, **options: Any) -> LookalikeModule:
         """Read a model folder, or a model of the Hub."""
-        name = str(Path(model_name_or_path) / subfolder) if subfolder else model_name_or_path
+        name, revision = model_name_or_path, options.get("revision")
         name += f"@{revision}" if revision and not Path(name).exists() else ""
         return cls(Embedder.from_pretrained(name, device=CPU))

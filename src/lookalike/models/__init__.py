@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from lookalike.models.exporting import export
     from lookalike.models.feature_cache import features_for
     from lookalike.models.inference.inputs import Failure
-    from lookalike.models.model_list import ModelInfo, ModelList, list_models
+    from lookalike.models.model_list import list_models
 
-__all__ = ["Embedder", "Failure", "ModelInfo", "ModelList", "embed", "export", "features_for", "list_models"]
+__all__ = ["Embedder", "Failure", "embed", "export", "features_for", "list_models"]
 
 __getattr__, __dir__ = lazy_exports(__name__)

@@ -242,6 +242,11 @@ class Embedder(nn.Module):
         return self.head.out_features if isinstance(self.head, nn.Linear) else self.feature_dim
 
     @property
+    def weight_bytes(self) -> int:
+        """Size of the weights in memory."""
+        return sum(value.numel() * value.element_size() for value in self.state_dict().values())
+
+    @property
     def device(self) -> torch.device:
         return self.mean.device
 

@@ -11,8 +11,9 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
-from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.errors import LookalikeError
 from lookalike.core.imports import offline
 
 PREFIX = "hf-hub:"
@@ -91,29 +92,19 @@ def endpoint() -> str | None:
 @contextlib.contextmanager
 def explained(repository: str) -> Iterator[None]:
     """Turn errors of the Hub into one sentence."""
-    import httpx
     from huggingface_hub import errors
 
+    login = "log in with `hf auth login` or set HF_TOKEN"
+    reasons: dict[tuple[Any, ...], str] = {
+        (errors.GatedRepoError,): f"`{repository}` is gated: accept its terms on its page of the Hub, then {login}.",
+        (errors.RevisionNotFoundError,): f"`{repository}` has no such revision on the Hub.",
+        (errors.RepositoryNotFoundError,): f"There is no model `{repository}`, neither a folder here nor on the Hub; "
+        f"if it is private, {login}.",
+        (errors.HfHubHTTPError,): f"The Hub refused `{repository}`: {login} if it needs that, or try again later.",
+        (errors.HTTPError, OSError): f"`{repository}` is not on this machine, and the Hub cannot be reached: "
+        "check the network, or give a folder that holds the model.",
+    }
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise LookalikeError(
-            f"`{repository}` is gated: accept its terms on its page of the Hub, then log in with `hf auth login` or "
-            "set HF_TOKEN."
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise LookalikeError(f"`{repository}` has no such revision on the Hub.") from error
-    except errors.RepositoryNotFoundError as error:
-        raise LookalikeError(
-            f"There is no model `{repository}`, neither a folder here nor on the Hub; if it is private, log in with "
-            "`hf auth login` or set HF_TOKEN."
-        ) from error
-    except errors.HfHubHTTPError as error:
-        status = getattr(error.response, "status_code", "no status")
-        hint = ": log in with `hf auth login` or set HF_TOKEN" if status in (401, 403) else ""
-        raise LookalikeError(f"The Hub refused `{repository}` (status {status}){hint}.") from error
-    except (errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx.TransportError, OSError) as error:
-        raise Unavailable(
-            f"`{repository}` is not on this machine, and the Hub cannot be reached: check the network, or give a "
-            "folder that holds the model."
-        ) from error
+    except tuple(kind for kinds in reasons for kind in kinds) as error:
+        raise LookalikeError(next(text for kinds, text in reasons.items() if isinstance(error, kinds))) from error

@@ -19,6 +19,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes
 from lookalike.core.imports import import_timm
 from lookalike.core.progress import Progress
+from lookalike.core.report_blocks import text_table
 from lookalike.core.run import Run
 from lookalike.models import backbones, hub, pretrained_folder
 from lookalike.models.embedder import Embedder
@@ -39,29 +40,17 @@ SPEED_IMAGES = 64
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """One model that can be used.
-
-    Args:
-        name: What to pass as a model.
-        source: Where it comes from.
-        bytes: Size of its weights in memory.
-        size: Input size in pixels.
-        squash: Whether images are squashed to that size instead of cropped.
-        dim: Embedding dimension.
-        license: What its files state.
-        here: Whether its weights are on this machine.
-        images_per_second: Measured on this machine, without decoding; None if it was not.
-    """
+    """One model that can be used."""
 
     name: str
     source: str
-    bytes: int
+    bytes: int  # of its weights in memory
     size: int
-    squash: bool
+    squash: bool  # whether images are squashed to that size instead of cropped
     dim: int
     license: str
-    here: bool
-    images_per_second: float | None = None
+    here: bool  # its weights are on this machine
+    images_per_second: float | None = None  # measured on this machine, without decoding
 
 
 @dataclass(frozen=True)
@@ -79,19 +68,17 @@ class ModelList:
         head = ("model", "size", "input", "dim", "license", "here", "images/s")
         body = [
             (
-                model.name,
-                format_bytes(model.bytes),
-                f"{model.size} px{', squashed' if model.squash else ''}",
-                str(model.dim),
-                model.license if len(model.license) <= 24 else model.license[:23] + "…",
-                "yes" if model.here else "no",
-                f"{model.images_per_second:,.0f}" if model.images_per_second else "–",
+                one.name,
+                format_bytes(one.bytes),
+                f"{one.size} px{', squashed' if one.squash else ''}",
+                str(one.dim),
+                one.license if len(one.license) <= 24 else one.license[:23] + "…",
+                "yes" if one.here else "no",
+                f"{one.images_per_second:,.0f}" if one.images_per_second else "–",
             )
-            for model in self.models
+            for one in self.models
         ]
-        widths = [max(map(len, column)) for column in zip(head, *body, strict=True)]
-        lines = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in (head, *body)]
-        return "\n".join(lines + [f"Left out: {text}" for text in self.unreadable])
+        return "\n".join([*text_table(head, body), *(f"Left out: {text}" for text in self.unreadable)])
 
 
 def list_models(*, pattern: str | None = None, measure: bool = True, progress: bool = False) -> ModelList:
@@ -125,24 +112,16 @@ def list_models(*, pattern: str | None = None, measure: bool = True, progress: b
             except LookalikeError as error:
                 unreadable.append(f"{name}: {error}")
             else:
-                models.append(_info(model, name, source, measure=measure))
+                license, pre = str(model.card.get("license") or "not stated"), model.preprocess
+                license = "not stated" if license == backbones.LITE_LICENSE else license
+                facts = (model.weight_bytes, pre.size, pre.squash, model.dim, license, True)
+                models.append(ModelInfo(name, source, *facts, _speed(model, measure=measure)))
             bar.advance(1)
     timm = import_timm()
     names = timm.list_models(pattern, pretrained=True) if pattern else [n for n in SUGGESTED if timm.is_model(n)]
     if pattern and not names:
         raise LookalikeError(f"No timm model with weights matches `{pattern}`.")
     return ModelList([*models, *(_timm_info(timm, name) for name in names)], unreadable)
-
-
-def _info(model: Embedder, name: str, source: str, *, measure: bool) -> ModelInfo:
-    count = sum(value.numel() * value.element_size() for value in model.state_dict().values())
-    license = model.card.get("license_id") or str(model.card.get("license") or "not stated")
-    if license == backbones.LITE_LICENSE:
-        license = "not stated"
-    pre = model.preprocess
-    return ModelInfo(
-        name, source, count, pre.size, pre.squash, model.dim, license, True, _speed(model, measure=measure)
-    )
 
 
 def _speed(model: Embedder, *, measure: bool) -> float | None:
@@ -180,9 +159,7 @@ def _timm_info(timm: Any, name: str) -> ModelInfo:
 
 
 def _runs() -> list[Path]:
-    base = folders.runs()
-    made = [path for path in sorted(base.iterdir()) if Run.is_run(path)] if base.is_dir() else []
-    return [path for path in made if (path / "model" / "config.json").is_file()]
+    return [path for path in sorted(folders.runs().glob("*")) if Run.is_run(path) and (path / "model").is_dir()]
 
 
 def _downloaded() -> list[str]:
