@@ -15,6 +15,7 @@ from lookalike.core.files import format_bytes
 from lookalike.core.report_blocks import Figure, Value, Verdict, number, text_table
 from lookalike.core.run import Run
 from lookalike.evaluation import report_sections as sections
+from lookalike.evaluation.arrays import Bools
 from lookalike.evaluation.bootstrap import Interval, PairedDifference
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.verdicts import interval_text, p_text
@@ -97,7 +98,7 @@ def names_of(models: str | Sequence[Any]) -> list[Any]:
 
 def encode_all(
     sources: Sequence[Any], table: Any, load: Callable[[Any], Any], options: dict[str, Any]
-) -> tuple[list[dict[str, Any]], np.ndarray, list[Any]]:
+) -> tuple[list[dict[str, Any]], Bools, list[Any]]:
     """Embed the images by one model after the other; only one of them is in memory at a time.
 
     Args:
@@ -125,7 +126,7 @@ def encode_all(
         speed = len(table) / (time.perf_counter() - start)
         mask[[failure.index for failure in failures]] = False
         made.append({"name": name, "rows": rows, "cost": (speed, model.weight_bytes, model.dim)})
-    readable = read.all(0)
+    readable: Bools = np.asarray(read.all(0))
     for one, mask in zip(made, read, strict=True):
         one["rows"] = one["rows"][readable[mask]]
     return made, readable, failures
