@@ -78,9 +78,9 @@ def test_the_command_can_be_typed_as_it_is_printed(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(script.with_name("python")))
     monkeypatch.setenv("PATH", "")
-    assert demo_module._command() == ".venv/bin/lookalike"
+    assert demo_module.command() == ".venv/bin/lookalike"
     monkeypatch.setenv("PATH", str(script.parent))
-    assert demo_module._command() == "lookalike"
+    assert demo_module.command() == "lookalike"
 
 
 def test_the_result_stands_once_and_in_words(tmp_path: Path) -> None:

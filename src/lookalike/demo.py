@@ -114,7 +114,7 @@ def demo(
         report = write_report(run=run)
         lines.append(("Report", str(_relative(report))))
     lines.append(("Time", f"{time.monotonic() - start:.0f} s"))
-    lines.append(("Browse", f"{_command()} serve {shlex.quote(str(_relative(path if run else index_path)))}"))
+    lines.append(("Browse", f"{command()} serve {shlex.quote(str(_relative(path if run else index_path)))}"))
     return DemoResult(len(table), run.path if run else None, index_path, report, hits, lines)
 
 
@@ -210,8 +210,8 @@ def _example_query(table: Table) -> Path | bytes:
     return table.file(int(rows[0])) or table.open_bytes(int(rows[0]))  # images in a tar shard have no file
 
 
-def _command() -> str:
-    """The command as it can be typed here: by its path where the folder of the environment is not searched."""
+def command() -> str:
+    """Return `lookalike` as it can be typed here: by its path where the folder of the environment is not searched."""
     script = Path(sys.executable).with_name("lookalike")
     return "lookalike" if shutil.which("lookalike") or not script.exists() else shlex.quote(str(_relative(script)))
 

@@ -22,12 +22,13 @@ from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.task import crops, mixed_parts, recalibrated
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.cli import app
+from lookalike.core import folders
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.data import content_id
 from lookalike.models.fingerprint import tensor_bytes
-from lookalike.training import loop
+from lookalike.training import Plan, loop
 
 QUICK = {"method": "t3ar", "batch_size": 8, "epochs": 2, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
 
@@ -470,7 +471,7 @@ def test_mistakes_are_reported_in_one_line(classifier: Path, target: Path, tmp_p
     with pytest.raises(LookalikeError, match="did you mean `num_neighbors`"):
         la.adapt(model=classifier, target=target, settings={"num_neighbor": 1}, out=tmp_path / "a")
     one = helpers.make_images(tmp_path / "one", classes=1, images=1, width=40, height=32)
-    with pytest.raises(LookalikeError, match="1 different images: too few"):
+    with pytest.raises(LookalikeError, match="1 different image: too few"):
         la.adapt(model=classifier, target=one, settings=QUICK, out=tmp_path / "a")
     assert not (tmp_path / "a").exists()
 
@@ -555,7 +556,7 @@ def test_what_changed_meanwhile_cannot_be_resumed(
     gone = next(outside.rglob("*.jpg"))
     content = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(LookalikeError, match="1 pool images are gone"):
+    with pytest.raises(LookalikeError, match="1 pool image gone"):
         la.adapt(resume=tmp_path / "run")
     gone.write_bytes(content)
     os.utime(next(new.rglob("*.jpg")), (1, 1))
@@ -621,6 +622,30 @@ def test_the_command_shows_before_and_after_and_how_many_judged(
     assert re.search(r"Pool +15 images, of which shot uses none", shown)
     assert app.run(["promote", str(tmp_path / "run"), "--judge", str(judge)]) == 0
     assert re.search(r"Evidence +(accuracy|MAP@R) 0\.\d{3} before", capsys.readouterr().out)
+
+
+def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(tmp_path: Path) -> None:
+    model = small(4)
+    model.save_pretrained(tmp_path / "model")
+    new = helpers.make_images(tmp_path / "new", classes=8, images=30, width=160, height=120)
+    more = helpers.make_images(tmp_path / "more", classes=8, images=20, width=160, height=120, seed=7)
+    settings = {**QUICK, "epochs": None, "steps": 60, "num_views": 4}
+    ratios = []
+    for attempt in range(3):  # another program may take the processor in between
+        with folders.temporary_cache():
+            plan = la.adapt(model=tmp_path / "model", target=new, pool=[more], settings=settings, dry_run=True)
+        with folders.temporary_cache():
+            run = la.adapt(
+                model=tmp_path / "model", target=new, pool=[more], settings=settings, out=tmp_path / f"run-{attempt}"
+            )
+        assert isinstance(plan, Plan) and isinstance(run, la.Run)
+        seconds = run.result["seconds"]
+        assert list(seconds) == list(plan.seconds) == ["prepare", "pool", "features", "steps", "judging"]
+        assert all(f"{name} " in plan.facts["time"] for name in seconds) and plan.facts["pool"] == "160 images"
+        ratios.append(sum(plan.seconds.values()) / sum(seconds.values()))
+        if 0.5 <= ratios[-1] <= 2:
+            return
+    pytest.fail(f"the estimate is off by {ratios}")
 
 
 @pytest.mark.parametrize("place", ["new", "an empty folder"])

@@ -19,6 +19,7 @@ RESULT = {
     "classes": "the model's classifier",
     "evidence": "accuracy 0.610 before, 0.670 after: +6.0 points (+2.1 to +9.8)",
     "counts": {"learned_from": 70, "held_out": 30, "judged": 190, "used": 12, "pool": 40},
+    "seconds": {"prepare": 2.0, "pool": 31.0, "features": 12.0, "steps": 240.0, "judging": 3.0},
 }
 
 
@@ -39,6 +40,7 @@ def test_adapt(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         and "lookalike rollback runs/x" in answer.out
     )
     assert "70 images, judged by 190 others" in answer.out and "0.610 before, 0.670 after: +6.0 points" in answer.out
+    assert "Time           prepare 2 s, pool 31 s, features 12 s, steps 4 min, judging 3 s" in answer.out
     assert "Candidate" not in answer.out, "it is the model in use"
     assert (received["pool"], received["deny"], received["stream"]) == (["a", "b"], ["a/*"], True)
     assert received["settings"] == {"neighbors": 5} and "labeled" not in received

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 import lookalike
-from lookalike.cli.commands import COMMANDS
+from lookalike.cli.commands import COMMANDS, _search
 from lookalike.cli.generate import build, read_signature
 from lookalike.cli.output import interval
 from lookalike.core.errors import LookalikeError
+from lookalike.searching.hits import Hits
 
 HIDDEN = {"progress", "loss", "miner", "sampler", "transform", "callbacks"}  # for Python alone
 
@@ -117,12 +118,21 @@ def test_words_for_people_and_one_document_for_programs(words: list[str], cli, c
     assert spoken.err == ""
 
 
-def test_the_demo_ends_with_the_search_and_what_to_do_next(cli, called: dict[str, Any]) -> None:
+def test_the_demo_ends_with_the_search_and_what_to_do_next(
+    cli, called: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lookalike.demo.command", lambda: ".venv/bin/lookalike")
     lines = cli("demo").out.splitlines()
-    assert lines[0] == "$ lookalike search q.jpg --index i"
+    assert lines[0] == "$ .venv/bin/lookalike search q.jpg --index i", "as it can be typed here"
     assert lines[1] == "  three"
     assert lines[-1] == "Look     lookalike serve x"
     assert len(lines) <= 12
+
+
+def test_a_note_on_the_answers_of_a_folder_stands_once() -> None:
+    answers = [Hits(f"{n}.jpg", [], 9, 1.0, note="Rough." if n < 2 else "", one_of_many=True) for n in range(3)]
+    lines = _search(answers, {}).lines
+    assert lines.count("Rough.") == 1 and [f"{n}.jpg" in lines for n in range(3)] == [True] * 3
 
 
 def test_quiet_keeps_answers_and_drops_reports_of_work(cli, called: dict[str, Any]) -> None:

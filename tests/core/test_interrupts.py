@@ -1,67 +1,47 @@
 from __future__ import annotations
 
+import os
 import signal
 import threading
+import time
 
 import pytest
 
 from lookalike.core.errors import Exit
-from lookalike.core.interrupts import Stopped, Terminated, command_signals, defer_interrupt, stop_on_interrupt
+from lookalike.core.interrupts import Stopped, Terminated, command_signals, run_apart, stop_on_interrupt
 
 
-def test_a_ctrl_c_waits_for_the_end_of_the_block() -> None:
-    done = []
-    with pytest.raises(KeyboardInterrupt), defer_interrupt():
-        signal.raise_signal(signal.SIGINT)
-        done.append("the rest of the block")
-    assert done and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+def strike(number: signal.Signals) -> None:
+    os.kill(os.getpid(), number)  # as the terminal does: it reaches the main thread
 
 
-def test_it_is_raised_although_the_block_failed_otherwise() -> None:
-    with pytest.raises(KeyboardInterrupt), defer_interrupt():
-        signal.raise_signal(signal.SIGINT)
-        raise RuntimeError("what a library makes of it")
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)], ids=str
+)
+def test_a_signal_does_not_wait_for_work_of_a_library(number: signal.Signals, kind: type[BaseException]) -> None:
+    left = threading.Event()
+
+    def work() -> None:
+        strike(number)
+        left.wait(30)  # a library that does not look at signals
+
+    start = time.monotonic()
+    with command_signals(), pytest.raises(kind):
+        run_apart(work)
+    assert time.monotonic() - start < 5
+    left.set()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_without_one_nothing_changes() -> None:
-    with defer_interrupt():
-        pass
-    with pytest.raises(ZeroDivisionError), defer_interrupt():
-        1 / 0  # noqa: B018
-
-
-def test_other_threads_and_other_handlers_are_left_alone() -> None:
-    seen = []
-
-    def elsewhere() -> None:
-        with defer_interrupt():
-            seen.append(signal.getsignal(signal.SIGINT))
-
-    thread = threading.Thread(target=elsewhere)
+def test_without_a_signal_nothing_changes() -> None:
+    assert run_apart(threading.current_thread) is not threading.main_thread()
+    with pytest.raises(ZeroDivisionError):
+        run_apart(lambda: 1 // 0)
+    seen: list[object] = []
+    thread = threading.Thread(target=lambda: seen.append(run_apart(threading.current_thread)))
     thread.start()
     thread.join()
-    assert seen == [signal.default_int_handler]
-
-    def mine(*_: object) -> None:
-        seen.append(None)
-
-    before = signal.signal(signal.SIGINT, mine)
-    try:
-        with defer_interrupt():
-            signal.raise_signal(signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert seen[1:] == [None]
-
-
-def test_sigterm_is_raised_like_ctrl_c_and_held_back_like_it() -> None:
-    done = []
-    with command_signals(), pytest.raises(Terminated), defer_interrupt():
-        signal.raise_signal(signal.SIGTERM)
-        done.append("the rest of the block")
-    with command_signals(), pytest.raises(Terminated):
-        signal.raise_signal(signal.SIGTERM)
-    assert done and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert seen == [thread], "only the main thread gets signals"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

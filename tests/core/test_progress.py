@@ -133,6 +133,11 @@ def test_levels_of_saying(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ["said 1", "Warning: careful 1", "said 2", "detail 2", "Warning: careful 2"]
 
 
+def test_numbers_agree_with_their_nouns() -> None:
+    assert [progress.plural(n, "image") for n in (0, 1, 1200)] == ["0 images", "1 image", "1,200 images"]
+    assert progress.plural(2, "copy", "copies") == "2 copies"
+
+
 def test_unknown_totals_and_long_waits() -> None:
     bar = progress.Progress("Scanning")
     bar.advance(12_345)

@@ -119,7 +119,7 @@ def test_the_command_is_killed_and_repeated(photos: Path, home: Path, cli: Any) 
     assert away.code == -signal.SIGKILL, away.err
     assert len(contents(photos)) == 4
     again = cli("duplicates", photos, "--move", "--yes")
-    assert again.code == 0 and "Moved 1 files" in again.out and len(contents(photos)) == 3
+    assert again.code == 0 and "Moved 1 file (" in again.out and len(contents(photos)) == 3
     back = helpers.apart(struck, ["duplicates", str(photos), "--back", "last"], 4)
     assert back.code == -signal.SIGKILL, back.err
     for _ in range(2):

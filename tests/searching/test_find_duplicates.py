@@ -72,7 +72,7 @@ def test_three_kinds_with_reasons(photos: Path) -> None:
     assert reasons["b/dated.jpg"].startswith("has a date")
     assert "4" in recommended_path(result, "near") and "cropped" not in recommended_path(result, "near")
     text = str(result)
-    assert "Identical files  1 groups, 2 files" in text and "No files were moved" in text and "kept: older" in text
+    assert "Identical files  1 group, 2 files" in text and "No files were moved" in text and "kept: older" in text
     document = json.loads(json.dumps(result.to_json()))
     assert document["counts"]["same"]["groups"] == 3 and document["groups"][0]["files"][0]["width"] == 400
     # The second scan reads nothing again, and finds the same.
@@ -234,9 +234,9 @@ def test_the_command_line(photos: Path, tmp_path: Path, home: Path, cli: Any) ->
     refused = cli("duplicates", photos, "--move")
     assert refused.code == 2 and "--yes" in refused.err
     moved = cli("duplicates", photos, "--move-to", tmp_path / "away", "--yes")
-    assert moved.code == 0 and "Moved 1 files" in moved.out and (tmp_path / "away" / "b" / "copy.jpg").exists()
+    assert moved.code == 0 and "Moved 1 file (" in moved.out and (tmp_path / "away" / "b" / "copy.jpg").exists()
     back = cli("duplicates", photos, "--back", "last")
-    assert back.code == 0 and "Moved back 1 files" in back.out and (photos / "b" / "copy.jpg").exists()
+    assert back.code == 0 and "Moved back 1 file (" in back.out and (photos / "b" / "copy.jpg").exists()
 
 
 def test_an_enlarged_copy_never_beats_its_original(photos: Path) -> None:
@@ -274,7 +274,7 @@ def test_only_what_was_requested_is_printed_and_all_of_it(photos: Path, tmp_path
 def test_a_dry_run_says_what_would_go_where(photos: Path, tmp_path: Path) -> None:
     result = lookalike.duplicates(source=photos, move=True, move_to=tmp_path / "away", dry_run=True, progress=False)
     text = str(result)
-    assert "Would move 1 files" in text and f"  b/copy.jpg → {tmp_path / 'away' / 'b' / 'copy.jpg'}" in text
+    assert "Would move 1 file (" in text and f"  b/copy.jpg → {tmp_path / 'away' / 'b' / 'copy.jpg'}" in text
     assert text.endswith("No files were moved.") and not (tmp_path / "away").exists()
     assert (photos / "b" / "copy.jpg").exists()
     default = str(lookalike.duplicates(source=photos, move=True, dry_run=True, progress=False))

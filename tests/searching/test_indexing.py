@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_read_for_a_moment_is_not_deleted(
         assert (plan.deleted, plan.new, plan.images) == (1, 1, 25)
         done = fake(folder, place)
         assert (done.deleted, done.new, done.unchanged, done.images) == (1, 1, 24, 25)
-        assert "7 images in folders that cannot be read now stay in the index" in capsys.readouterr().err
+        assert "7 images of folders that cannot be read now kept in the index" in capsys.readouterr().err
         patch.setattr(FakeEmbedder, "vectors", forbidden)
         assert index(folder=folder, index=place, calibrate=False, progress=False).unchanged == 25
     assert fake(folder, place).unchanged == 25
@@ -507,6 +507,8 @@ def test_ctrl_c_reports_what_is_stored(
         return real(self, *batch)
 
     monkeypatch.setattr(IndexUpdate, "_store", stopped)
-    with pytest.raises(KeyboardInterrupt, match=r"Stopped\. 10 images are indexed; run the same command to continue\."):
+    with pytest.raises(
+        KeyboardInterrupt, match=r"Stopped\. Indexed so far: 10 images; run the same command to continue\."
+    ):
         index(folder=folder, model=model, index=tmp_path / "index", progress=False)
     assert "Stopped" not in capsys.readouterr().err, "the command line prints it, once"

@@ -169,7 +169,9 @@ def test_albums_give_no_percentages_unless_requested(tmp_path: Path, folder: Pat
     write_json(tmp_path / "model" / "config.json", {"seed": 0})
     done = index(folder=albums, model=tmp_path / "model", index=tmp_path / "i", progress=False)
     message = "12 subfolders were taken as classes, but their images hardly look alike: percentages are off"
-    assert not done.calibrated and message in str(done) and "`lookalike index --labels` turns them on" in str(done)
+    assert (
+        not done.calibrated and message in str(done) and "`lookalike index FOLDER --labels` turns them on" in str(done)
+    )
     hits = search(query=albums / "2010" / "0.jpg", index=tmp_path / "i", k=3)
     assert isinstance(hits, Hits) and hits.kind == "uncalibrated" and message in hits.detail
     trusted = make(albums, tmp_path / "i", labels=True)

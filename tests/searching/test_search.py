@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +244,17 @@ def test_a_folder_names_each_query_and_hints_repeat_the_options(made: tuple[Path
     folder.mkdir()
     for name in ("0.jpg", "1.jpg"):
         shutil.copy(images / "class-00" / name, folder / name)
-    answers = search(query=folder, index=place, k=30, filters="label!=class-04")
+    start = time.monotonic()
+    answers = search(query=folder, index=place, k=30, filters="label!=class-04", exact=True)
     assert isinstance(answers, list)
+    passed = 1000 * (time.monotonic() - start)
+    assert 0 < sum(answer.milliseconds for answer in answers) < passed, "each has its share of the time"
     for name, answer in zip(("0.jpg", "1.jpg"), answers, strict=True):
         lines = str(answer).splitlines()
         assert lines[0] == str(folder / name) and "images" in lines[1]
-        assert lines[-1].endswith(f"lookalike search {folder / name} --index {place} --filter 'label!=class-04' --all")
+        assert lines[-1].endswith(
+            f"lookalike search {folder / name} --index {place} --filter 'label!=class-04' --k 30 --exact --all"
+        )
     alone = search(query=folder / "0.jpg", index=place)
     assert isinstance(alone, Hits) and "images" in str(alone).splitlines()[0]
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import helpers
+
 SCRIPT = """
 import contextlib, io, json, sys
 from lookalike.cli.app import run
@@ -47,6 +49,13 @@ def test_with_a_converted_model_a_search_imports_no_torch(made: Any, model: Path
     assert fast["seconds"] < 1.5, "processor time of the whole command, whatever else the machine does"
     assert "ms to embed and search)" in fast["out"].splitlines()[0]
     assert fast["out"].splitlines()[1:] == slow["out"].splitlines()[1:], "the same hits and probabilities"
+
+
+def test_the_command_converts_the_model_of_a_small_folder_too(tmp_path: Path, model: Path, home: Path) -> None:
+    images = helpers.make_images(tmp_path / "few", classes=2, images=3)
+    done = helpers.lookalike("index", str(images), "--model", str(model), "--index", str(tmp_path / "index"))
+    assert done.code == 0, done.err
+    assert search((images, tmp_path / "index"))["heavy"] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lookalike.service import schemas
 from tests import helpers
 from tests.service.conftest import build, error_message
 
@@ -103,7 +104,7 @@ def test_files_move_within_the_collection_and_back(own: Any) -> None:
     assert post(client, "/browse/move", **selected(client, [0, 1]), folder="link/out").status_code == 422
     (folder / "link").unlink()
     moved = post(client, "/browse/move", **selected(client, [0, 1], [12, 13]), folder="2024/best of").json()
-    assert moved["files"] == 2 and moved["left"] == []
+    assert moved["files"] == 2 and moved["left"] == [] and schemas.Batch.model_validate(moved)
     assert {path.name for path in (folder / "2024" / "best of").iterdir()} == {"0.jpg", "0 (2).jpg"}, "and no journal"
     wait_for_update(client)
     view = client.get(f"{API}/browse", params={"order": "folder"}).json()
@@ -111,7 +112,9 @@ def test_files_move_within_the_collection_and_back(own: Any) -> None:
     assert post(client, "/browse/export", **selected(client, [0, 9], f=("tags:beach",)), format="list").text == (
         "2024/best of/0.jpg\nclass-00/1.jpg\n"
     )
-    assert post(client, f"/duplicates/history/{moved['id']}/undo").json()["moved"] == 2
+    schemas.ANSWERS["GET /duplicates/history"].model_validate(client.get(f"{API}/duplicates/history").json())
+    undone = post(client, f"/duplicates/history/{moved['id']}/undo").json()
+    assert schemas.ANSWERS["POST /duplicates/history/{name}/undo"].model_validate(undone).moved == 2
     assert {path.relative_to(folder).as_posix() for path in folder.rglob("*.*")} == before
     wait_for_update(client)
 

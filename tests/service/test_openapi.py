@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
+from lookalike.core.run import Run
 from lookalike.service import schemas
 from tests.service.conftest import error_message
 from tests.service.test_middleware import encoded, send
@@ -41,13 +44,13 @@ def test_answers_are_as_described(client: Any) -> None:
         wait(client, client.post(f"{API}/{kind}", headers=OURS).json())
     card = client.get(f"{API}/items?sample=1").json()["items"][0]
     gen = client.get(f"{API}/map").json()["gen"]
-    name = client.post(f"{API}/keys", json={"name": "shop"}, headers=OURS).json()
-    schemas.NewKey.model_validate(name)
+    schemas.NewKey.model_validate(client.post(f"{API}/keys", json={"name": "shop"}, headers=OURS).json())
     seen = 0
     for operation, model in schemas.ANSWERS.items():
         method, _, path = operation.partition(" ")
-        path = path.format(name=card["id"], column="label", gen=gen, i=0, number=1)
-        if method != "GET" or path.startswith("/runs/"):
+        name = "unfinished" if path.startswith("/runs/") else card["id"]
+        path = path.format(name=name, column="label", gen=gen, i=0, number=1)
+        if method != "GET":
             continue
         query = {"/search": f"like={card['id']}&k=5", "/facets/label/typical": "value=class-01"}
         query |= {f"/map/{gen}/points": "i=0&i=1", f"/map/{gen}/locate": f"id={card['id']}"}
@@ -59,6 +62,25 @@ def test_answers_are_as_described(client: Any) -> None:
         seen += 1
     schemas.Search.model_validate(upload)
     assert seen > 20
+
+
+def test_every_state_of_a_run_is_as_described(client: Any, runs: Path) -> None:
+    finished, damaged = (Run.create("supcon", {"steps": 20}, path=runs / name) for name in ("finished", "damaged"))
+    finished.log(step=0, loss=1.0, **{"validation/recall@1": 0.5})
+    value = {"value": 0.7, "low": 0.6, "high": 0.8, "level": 0.95}
+    finished.write_result(finished=True, best_step=0, side="test", measured={"trained": {"recall@1": value}})
+    (damaged.path / "config.yaml").write_text("steps: [")
+    try:
+        rows = schemas.ANSWERS["GET /runs"].model_validate(client.get(f"{API}/runs").json()).runs
+        assert {"finished", "damaged"} <= {row.state for row in rows}
+        details = schemas.RunDetails.model_validate(client.get(f"{API}/runs/finished").json())
+        assert details.measured[0].low == 0.6 and {one.name for one in details.series} == {
+            "loss",
+            "validation/recall@1",
+        }
+    finally:
+        for run in (finished, damaged):
+            shutil.rmtree(run.path)
 
 
 @pytest.mark.parametrize(

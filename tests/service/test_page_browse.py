@@ -155,7 +155,8 @@ def test_axe_at_three_widths(browse: Any, axe: str) -> None:
         assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in violations], width
 
 
-def test_several_indexes_are_listed_in_the_header(photos: Any, page: Any, made: Any, runs: Path) -> None:
+@pytest.mark.needs("axe")
+def test_several_indexes_are_listed_in_the_header(photos: Any, page: Any, made: Any, runs: Path, axe: str) -> None:
     from lookalike.searching import Index
 
     def make() -> Any:
@@ -184,6 +185,9 @@ def test_several_indexes_are_listed_in_the_header(photos: Any, page: Any, made: 
         page.wait_for_timeout(200)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         keep(page, f"indexes-{width}")
+        page.evaluate(axe)
+        violations = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in violations], width
     page.go_back()
     page.go_back()
     page.go_back()

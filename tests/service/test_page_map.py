@@ -241,7 +241,8 @@ def test_filters_dim_and_a_question_is_ringed(chart: Any, live: Any) -> None:
     until(lambda: colored(chart) > left + 500)  # rings round the question and its hits
 
 
-def test_drawing_round_images_searches_in_them(chart: Any) -> None:
+def shift_drag(chart: Any) -> None:
+    """Draw round a part of the map."""
     box = chart.locator(".map-canvas").bounding_box()
     x, y, w, h = box["x"], box["y"], box["width"], box["height"]
     chart.keyboard.down("Shift")
@@ -251,10 +252,19 @@ def test_drawing_round_images_searches_in_them(chart: Any) -> None:
         chart.mouse.move(x + px * w, y + py * h, steps=5)
     chart.mouse.up()
     chart.keyboard.up("Shift")
+
+
+def test_drawing_round_images_selects_them_and_searches_in_them(chart: Any) -> None:
+    shift_drag(chart)
     words = chart.locator(".floating strong").inner_text()
     keep(chart, "map-lasso")
     number = int(words.split()[0])
     assert 0 < number < 61
+    chart.get_by_role("button", name="Select in Browse").click()
+    chart.get_by_text(f"{number} images selected").wait_for()
+    chart.go_back()
+    chart.locator(".map-canvas[data-first]").wait_for()
+    shift_drag(chart)
     chart.get_by_role("button", name="Search in these").click()
     chart.locator(".grid .cell").first.wait_for()
     assert "f=area:" in href(chart)

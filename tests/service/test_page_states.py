@@ -81,12 +81,13 @@ def test_no_percentages(loose: Any, live: Any, real: Any) -> None:
 
 
 def test_rough_percentages_are_hatched(loose: Any, live: Any, real: Any) -> None:
-    words = "This image is unlike those the percentages were checked on. Take them as rough."
+    words = "This image is unlike those the percentages were checked on. Take them as rough; see `index --labels`."
     real["verdict"] |= {"kind": "possible", "detail": words, "note": words}
     real["hits"][0] |= {"probability": 0.6, "low": 0.4, "high": 0.8, "group": "possibly", "sureness": "about 60 %"}
     play(loose, real)
     loose.goto(f"{live.url}/?{LIKE}")
-    loose.get_by_text(words).wait_for()
+    loose.locator("p.rough", has_text="Take them as rough; see index --labels.").wait_for()
+    assert loose.locator("p.rough code").inner_text() == "index --labels"
     assert loose.locator(".cell.rough .meter").count() > 0
 
 

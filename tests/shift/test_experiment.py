@@ -95,7 +95,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, mo
     counted = []
     monkeypatch.setattr("lookalike.shift.experiment.trial", lambda **a: counted.append(1) or whole(**a))
     again = shift.run(resume=tmp_path / "run", processes=1)
-    assert capsys.readouterr().err.startswith("Resuming: 4 runs are finished.\n")
+    assert capsys.readouterr().err.startswith("Resuming after 4 finished runs.\n")
     assert len(counted) == 15 - 4
     key = lambda row: (row["method"], row["split"], row["seed"])  # noqa: E731
     for a, b in zip(sorted(again.result["rows"], key=key), sorted(done.result["rows"], key=key), strict=True):

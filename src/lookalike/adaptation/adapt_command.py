@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 from lookalike.adaptation import gate
 from lookalike.adaptation.candidate import estimate, held_out, make_candidate, tell_estimate
-from lookalike.adaptation.pool import Listed, content_ids, read_pool
+from lookalike.adaptation.pool import Listed, Pool, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
 from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
@@ -25,6 +26,7 @@ from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.data import Table, audit, content_id, read_table, with_columns
 from lookalike.models import Embedder
+from lookalike.training.estimate import Plan, describe_stages, duration
 
 
 @in_every_process
@@ -55,7 +57,8 @@ def adapt(
     split_column: str | None = None,
     out: str | Path | None = None,
     resume: str | Path | None = None,
-) -> Run:
+    dry_run: bool = False,
+) -> Run | Plan:
     """Adapt a model to new images and use it if it is better.
 
     The best method measured for the kind of model runs, unless one is named; T3AR retrieves the pool images nearest to
@@ -89,9 +92,10 @@ def adapt(
         split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         out: Folder of the run; a new one under the runs folder by default.
         resume: Run to continue after it was stopped. All other arguments are those it was started with.
+        dry_run: Only print the settings and what the adaptation would cost, timed on a few images and steps.
 
     Returns:
-        The run with its versions.
+        The run with its versions; with `dry_run` a `Plan`.
 
     Raises:
         LookalikeError: If images or settings cannot be used, or the resumed run cannot be continued.
@@ -135,7 +139,7 @@ def adapt(
     audited = audit(table, near=False, progress=True).table
     first = np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1])
     if len(first) < len(audited):
-        say.say(f"{len(audited) - len(first)} copies of other images are left out.")
+        say.say(f"Left out: {say.plural(len(audited) - len(first), 'copy', 'copies')} of other images.")
     request = AdaptRequest(
         labeled=labeled,
         gallery=_text(gallery),
@@ -156,6 +160,8 @@ def adapt(
     if pool and not chosen.retrieves:
         say.say(f"`{chosen.method}` retrieves nothing: the pool is not used; `--method t3ar` uses it.")
     images = audited.take(first)
+    if dry_run:
+        return _plan(base, images, request, versions)
     if versions is None:
         started_with = {"model": str(model), "target": table.name, **request.to_json()}
 
@@ -223,7 +229,46 @@ def new_version(
     pending = Pending(versions.run)
     if not begun:
         pending.begin(request, target, versions.next_number, None if only is None else sorted(only))
-    pool = read_pool(request.pool, allow=request.allow, deny=[*request.deny, *versions.denied], progress=True)
+    held, pool = _pool(request, target, versions, only)
+    if not begun:
+        pending.begin(request, target, versions.next_number, pool.ids)
+    elif only is not None and len(pool) < len(only):
+        raise LookalikeError(
+            f"{say.plural(len(only) - len(pool), 'pool image')} gone since the adaptation in `{versions.run.path}` "
+            "began; it cannot be resumed."
+        )
+    # What can be known beforehand is said beforehand: what stands against promotion, and the time.
+    gate.warn_of_obstacles(gate.obstacles(now, base, request, held))
+    if not begun:
+        tell_estimate(estimate(base, target, pool, request))
+    made = make_candidate(base, now, target, pool, request, versions.run)
+    about = {"request": request.to_json(), "weights": made.weights, "counts": made.counts, "seconds": made.seconds}
+    about["classes"] = made.prepared.classes.how
+    number = versions.add(
+        made.model,
+        made.decision,
+        receipts=made.receipts,
+        target=target,
+        pool={"folders": request.pool, "ids": pool.ids, "names": pool.names, "left_out": pool.left_out},
+        about=about,
+    )
+    for name, section in report_sections(made, pool, versions.run).items():
+        versions.run.write_section(name, section)
+    decision = _write_result(versions, number)
+    pending.end()
+    if not decision.promoted:
+        say.say(
+            f"The candidate is version {number}: lookalike promote {shlex.quote(str(versions.run.path))} --judge FOLDER"
+        )
+    return number
+
+
+def _pool(
+    request: AdaptRequest, target: Table, versions: Versions | None, only: set[str] | None = None
+) -> tuple[int, Pool]:
+    """The number of held-out images, and the pool without what must not be learned from."""
+    denied = versions.denied if versions is not None else []
+    pool = read_pool(request.pool, allow=request.allow, deny=[*request.deny, *denied], progress=True)
     if only is not None:
         pool = pool.only(only)
     elif idle := [pattern for pattern in pool.idle if pattern in (*request.allow, *request.deny)]:
@@ -240,35 +285,21 @@ def new_version(
     pool = pool.without(aside, "kept aside to judge by")
     if pool.left_out:
         say.say("Of the pool, left out: " + ", ".join(f"{count:,} {why}" for why, count in pool.left_out.items()) + ".")
-    if not begun:
-        pending.begin(request, target, versions.next_number, pool.ids)
-    elif only is not None and len(pool) < len(only):
-        raise LookalikeError(
-            f"{len(only) - len(pool)} pool images are gone since the adaptation in `{versions.run.path}` began; "
-            "it cannot be resumed."
-        )
-    # What can be known beforehand is said beforehand: what stands against promotion, and the time.
-    gate.warn_of_obstacles(gate.obstacles(now, base, request, int(held.sum())))
-    if not begun:
-        tell_estimate(estimate(base, target, pool, request))
-    made = make_candidate(base, now, target, pool, request, versions.run)
-    about = {"request": request.to_json(), "weights": made.weights, "counts": made.counts}
-    about["classes"] = made.prepared.classes.how
-    number = versions.add(
-        made.model,
-        made.decision,
-        receipts=made.receipts,
-        target=target,
-        pool={"folders": request.pool, "ids": pool.ids, "names": pool.names, "left_out": pool.left_out},
-        about=about,
-    )
-    for name, section in report_sections(made, pool, versions.run).items():
-        versions.run.write_section(name, section)
-    decision = _write_result(versions, number)
-    pending.end()
-    if not decision.promoted:
-        say.say(f"The candidate is version {number}: lookalike promote {versions.run.path} --judge FOLDER")
-    return number
+    return int(held.sum()), pool
+
+
+def _plan(base: Embedder, target: Table, request: AdaptRequest, versions: Versions | None) -> Plan:
+    """What an adaptation would do and cost."""
+    held, pool = _pool(request, target, versions)
+    seconds = {name: round(value, 2) for name, value in estimate(base, target, pool, request).items()}
+    facts = {
+        "learned from": say.plural(len(target) - held, "image"),
+        "held out": f"{say.plural(held, 'image')} to judge by",
+        "pool": say.plural(len(pool), "image"),
+        "method": request.settings.method,
+        "time": f"about {duration(sum(seconds.values()))} the first time: {describe_stages(seconds)}",
+    }
+    return Plan(request.settings, facts, seconds)
 
 
 def _write_result(versions: Versions, number: int) -> gate.Decision:
@@ -286,6 +317,7 @@ def _write_result(versions: Versions, number: int) -> gate.Decision:
         evidence=decision.summary,
         classes=row["classes"],
         counts=row["counts"],
+        seconds=row["seconds"],
     )
     return decision
 
@@ -403,7 +435,7 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
                 used = f"version {versions.current}" if versions.current else "the base model"
                 raise LookalikeError(
                     f"The images are forgotten and {used} is in use, but it could not be adapted again: {error} "
-                    f"When that is mended: lookalike adapt --resume {versions.run.path}"
+                    f"When that is mended: {versions.run.resume_with('adapt')}"
                 ) from error
         else:
             say.say("The model in use never saw them, as its receipts show; it stays as it is.")

@@ -44,7 +44,7 @@ from lookalike.data import Table, audit, read_table
 from lookalike.methods.base import PIXELS
 from lookalike.models import Embedder
 from lookalike.models.fingerprint import tensor_bytes
-from lookalike.training.estimate import describe_stages, duration
+from lookalike.training.estimate import Stages, describe_stages, duration
 
 PROBE_IMAGES = 8
 FEW_USED = 0.2
@@ -62,6 +62,7 @@ class Preparation:
         retrieved: Pool images by target image; `index` points into the pool.
         classes: Where the classes come from.
         task: What the loop takes; None where nothing learns.
+        seconds: Seconds of each stage so far.
     """
 
     learn: Table
@@ -70,6 +71,7 @@ class Preparation:
     retrieved: Retrieved
     classes: Classes
     task: AdaptTask | None
+    seconds: dict[str, float] = field(default_factory=dict)
 
     @property
     def ids(self) -> list[str]:
@@ -94,31 +96,37 @@ def prepare(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *,
     Raises:
         LookalikeError: If there are too few images, or the method needs what is missing.
     """
-    chosen, seed = request.settings, request.seed
+    chosen, seed, stages = request.settings, request.seed, Stages()
     held = held_out(target, chosen.held_out_fraction, seed)
     learn, aside = target.take(~held), target.take(held)
     if len(learn) < 2 or len(aside) < 1:
         raise LookalikeError(
-            f"`{target.name}` holds {len(target)} different images: too few to adapt to and to judge by."
+            f"`{target.name}` holds {say.plural(len(target), 'different image')}: too few to adapt to and to judge by."
         )
     ids, layer = content_ids(learn), pick_layer(base, chosen.layer)
     anchor = base
     if chosen.method == "bn" or (chosen.batch_norm != "keep" and chosen.method != "source"):
         # Statistics of each batch are those of the layers that learn; else the target's are taken throughout.
         above = PIXELS if chosen.method == "bn" or chosen.batch_norm == "frozen" else layer
-        anchor = recalibrated(base, crops(base, learn, mixed_parts(ids)), above=above)
+        with say.Progress("Preparing", shown=show):
+            anchor = recalibrated(base, crops(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
+    stages.finish("prepare")
     retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=CPU)
     retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, progress=show)
-    classes = find_classes(start, learn, request)
+    stages.finish("pool")
+    with say.Progress("Finding classes", shown=show):
+        classes = find_classes(start, learn, request)
     if request.labeled:
         start = with_classifier(start, classes)
     if chosen.method in ("bn", "source"):
-        return Preparation(learn, aside, anchor, retrieved, classes, None)
+        stages.finish("prepare")
+        return Preparation(learn, aside, anchor, retrieved, classes, None, stages.seconds)
     prototypes = classes.prototypes if start.classifier is None else None
     friends = None
     if start.classifier is None and prototypes is None:
         friends = target_classes.reciprocal(target_classes.normalize(start.encode(learn, runtime="torch")))
+    stages.finish("prepare")
     used = retrieved.used
     task = AdaptTask(
         chosen,
@@ -138,7 +146,8 @@ def prepare(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *,
         table=learn,
         seed=seed,
     )
-    return Preparation(learn, aside, anchor, retrieved, classes, task)
+    stages.finish("pool")
+    return Preparation(learn, aside, anchor, retrieved, classes, task, stages.seconds)
 
 
 def _labeled_source(
@@ -176,10 +185,11 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
 
     one = seconds(lambda: base.encode(sample, runtime="torch")) / len(sample)
     views = {"bn": 0, "source": 0, "shot": 1 + chosen.num_views // 2, "tent": 1, "mcc": 1 + chosen.num_views // 2}
-    out = {"features": count * views.get(chosen.method, 1 + 1.5 * chosen.num_views) * one}
+    out = {"prepare": 2 * count * one}  # statistics and classes
     if len(pool) and chosen.retrieves:
         vectors = seconds(lambda: pool_vectors.embedded_anew(base, sample, pool_vectors.runtime_of(base))) / len(sample)
         out["pool"] = len(pool) * vectors + min(len(pool), count * chosen.num_neighbors) * one
+    out["features"] = count * views.get(chosen.method, 1 + 1.5 * chosen.num_views) * one
     if chosen.method not in ("bn", "source"):
         pixels = torch.from_numpy(np.stack([base.crop(sample.open_bytes(i)) for i in range(len(sample))]))
         model = copy.deepcopy(base)
@@ -194,7 +204,10 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
         # A strong view forward and backward; a weak one and the retrieved images forward, a third of it each.
         forward = 1 + chosen.num_neighbors * bool(len(pool)) if chosen.method == "t3ar" else 0
         out["steps"] = steps * batch * seconds(step) / len(sample) * (1 + forward / 3)
-    out["judging"] = (len(target) - count) * 4 * one
+    aside = len(target) - count
+    judged = aside if request.judge is None else len(read_table(request.judge))
+    labels = request.judge is not None or request.labeled  # else an expert embeds them too
+    out["judging"] = (aside + (2 if labels else 3) * judged) * one
     return out
 
 
@@ -217,6 +230,7 @@ class Candidate:
     receipts: list[dict[str, Any]]
     prepared: Preparation
     counts: dict[str, int]
+    seconds: dict[str, float]
     log: list[dict[str, float]] = field(default_factory=list)
 
     @property
@@ -241,6 +255,7 @@ def make_candidate(
     chosen, labels = request.settings, request.judge is not None or request.labeled
     expert = None if labels else gate.find_expert(base, request.expert)  # what is missing is said before the work
     prepared = prepare(base, target, pool, request, show=True)
+    stages, seconds = Stages(), prepared.seconds
     say.say(f"Classes: {prepared.classes.how}.")
     used = prepared.retrieved.used
     if len(pool) and chosen.retrieves:
@@ -255,6 +270,9 @@ def make_candidate(
     model = prepared.anchor
     if prepared.task is not None:
         method = fit_task(prepared.task, run)
+        stages.finish("steps")
+        features = min(prepared.task.feature_seconds, stages.seconds["steps"])
+        seconds |= {"features": round(features, 2), "steps": round(stages.seconds["steps"] - features, 2)}
         model, receipts, never = prepared.task.model, prepared.task.receipts, method.never_labeled
         log = [row for row in run.read_log() if "loss" in row]
     for value in model.parameters():
@@ -262,7 +280,9 @@ def make_candidate(
     model.name, model.parent = f"{base.name}-adapted", base.fingerprint()
     if request.labeled:
         now, model = (with_classifier(each, prepared.classes) for each in (now, model))
-    decision = gate.decide(now, model, prepared.learn, prepared.aside, request, expert=expert, alarm=alarm)
+    with say.Progress("Judging"):
+        decision = gate.decide(now, model, prepared.learn, prepared.aside, request, expert=expert, alarm=alarm)
+    stages.finish("judging")
     counts = {
         "target": len(target),
         "learned_from": len(prepared.learn),
@@ -275,7 +295,8 @@ def make_candidate(
         "classes_never_labeled": never,
     }
     rows = receipt_rows(receipts, prepared.retrieved, pool, prepared.ids)
-    return Candidate(model, now, decision, rows, prepared, counts, log)
+    seconds["judging"] = stages.seconds["judging"]
+    return Candidate(model, now, decision, rows, prepared, counts, seconds, log)
 
 
 def _stream_alarm(prepared: Preparation, request: AdaptRequest) -> str | None:

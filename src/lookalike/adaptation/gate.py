@@ -112,7 +112,7 @@ class Decision:
             value, low, high = (number(100 * value, 1, signed=True) for value in change)
             return f"{self.measure} {before:.3f} before, {after:.3f} after: {value} points ({low} to {high})"
         shown = {what: self.figures[name] for name, what in LABELS.items() if name in self.figures}
-        return "; ".join(f"{what} {number(value, signed=True)}" for what, value in shown.items())
+        return "; ".join(f"{what} {number(value, signed='change' in what)}" for what, value in shown.items())
 
     @property
     def message(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -265,6 +266,7 @@ class AdaptTask:
     seed: int = 0
     receipts: Receipts = field(init=False)
     device: torch.device = field(default=torch.device(CPU), init=False)
+    feature_seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self.ids = list(self.ids)
@@ -363,7 +365,10 @@ class AdaptTask:
         return find(self)(self.settings, context, self)
 
     def make_source(self, method: Method) -> Source:
-        return self.make_views(cast("AdaptMethod", method).kinds)
+        start = time.monotonic()
+        source = self.make_views(cast("AdaptMethod", method).kinds)
+        self.feature_seconds += time.monotonic() - start
+        return source
 
 
 def fit(task: AdaptTask, run: Run) -> AdaptMethod:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.cli.generate import Command
-from lookalike.cli.output import Answer, confirm, interval, link, rows, short, significant, table
+from lookalike.cli.output import Answer, confirm, interval, link, rows, significant, table, typed
+from lookalike.core.progress import plural
 
 Options = dict[str, Any]
 DRY_RUN = "dry_run"
@@ -20,7 +21,7 @@ def _lines(result: Any, options: Options) -> Answer:
     """The result's own lines, and where the report can be drawn from."""
     out = options.get("out")
     return Answer(
-        result, [*str(result).splitlines(), *([f"Report: lookalike report {short(out)}"] if out else [])], True
+        result, [*str(result).splitlines(), *([f"Report: lookalike report {typed(out)}"] if out else [])], True
     )
 
 
@@ -28,7 +29,9 @@ def _lines(result: Any, options: Options) -> Answer:
 
 
 def _demo(done: Any, options: Options) -> Answer:
-    search = f"lookalike search {short(done.hits.query)} --index {short(done.index)}"
+    from lookalike.demo import command
+
+    search = f"{command()} search {typed(done.hits.query)} --index {typed(done.index)}"
     return Answer(done, [f"$ {search}", *[f"  {line}" for line in str(done.hits).splitlines()[:4]], *rows(done.lines)])
 
 
@@ -52,21 +55,37 @@ def _doctor(report: Any, options: Options) -> Answer:
 
 def _index(done: Any, options: Options) -> Answer:
     if options.get("remove"):
-        word = "would be removed" if options.get(DRY_RUN) else "were removed"
-        return Answer(done, [f"{done.deleted:,} images {word} from the index; their files stay where they are."])
+        word = "To remove" if options.get(DRY_RUN) else "Removed"
+        return Answer(done, [f"{word} from the index: {plural(done.deleted, 'image')}; the files stay where they are."])
     return Answer(done, str(done).splitlines())
 
 
 def _search(result: Any, options: Options) -> Answer:
-    answers = result if isinstance(result, list) else [result]
-    return Answer(result, "\n\n".join(map(str, answers)).splitlines(), always=True)
+    lines: list[str] = []
+    said = ""
+    for answer in result if isinstance(result, list) else [result]:
+        detail = getattr(answer, "detail", "")
+        own = str(answer).splitlines()
+        if detail and detail == said:  # a note on all answers stands once
+            own.remove(detail)
+        said = detail
+        lines += [""] * bool(lines) + own
+    return Answer(result, lines, always=True)
 
 
 def _index_in_background(function: Callable[..., Any], options: Options) -> Any:
     """Let a server, and whoever works at the machine, go first: they wait for answers, indexing takes what is left."""
-    if hasattr(os, "nice") and sys.argv[1:2] == ["index"]:  # not where the command line is called from Python
+    if sys.argv[1:2] != ["index"]:  # the command line is called from Python
+        return function(**options)
+    if hasattr(os, "nice"):
         os.nice(5)
-    return function(**options)
+    done = function(**options)
+    if not options.get(DRY_RUN) and not options.get("remove"):
+        from lookalike.searching import Index
+
+        with Index.open(done.path) as index:
+            index.convert_model()
+    return done
 
 
 def _duplicates(function: Callable[..., Any], options: Options) -> Any:
@@ -80,7 +99,7 @@ def _duplicates(function: Callable[..., Any], options: Options) -> Any:
         files, size = sum(len(group.moves) for group in groups), format_bytes(sum(group.bytes for group in groups))
         if not files:
             return plan
-        confirm(f"Move {files:,} files ({size}) away? Nothing is deleted.", yes=False)
+        confirm(f"Move {plural(files, 'file')} ({size}) away? Nothing is deleted.", yes=False)
     return function(**options)
 
 
@@ -96,12 +115,12 @@ def _switch(manifest: Any, options: Options) -> Answer:
 def _backup(done: Any, options: Options) -> Answer:
     from lookalike.core.files import format_bytes
 
-    lines = [f"Backup    {done.path}: {done.images:,} images, {format_bytes(done.bytes)}"]
-    return Answer(done, [*lines, f"Restore   lookalike restore {done.path}"])
+    lines = [f"Backup    {done.path}: {plural(done.images, 'image')}, {format_bytes(done.bytes)}"]
+    return Answer(done, [*lines, f"Restore   lookalike restore {typed(done.path)}"])
 
 
 def _restore(done: Any, options: Options) -> Answer:
-    lines = [f"Index     {done.name}: {done.images:,} images in {done.path}"]
+    lines = [f"Index     {done.name}: {plural(done.images, 'image')} in {done.path}"]
     return Answer(done, [*lines, f"Search    lookalike search IMAGE --index {done.name}"])
 
 
@@ -117,10 +136,10 @@ def _purge(function: Callable[..., Any], options: Options) -> Answer:
     size = format_bytes(plan.bytes)
     if options.get(DRY_RUN):
         return Answer(plan, [f"{size} of `{plan.name}` would be deleted; the images would stay."])
-    question = f"Delete the index `{plan.name}` ({plan.images:,} images, {size})? The images stay."
+    question = f"Delete the index `{plan.name}` ({plural(plan.images, 'image')}, {size})? The images stay."
     confirm(question, yes=options.get("yes", False))
     done = function(index=index)
-    return Answer(done, [f"Deleted the index `{done.name}`: {size}, including {done.thumbnails:,} thumbnails."])
+    return Answer(done, [f"Deleted the index `{done.name}`: {size}, including {plural(done.thumbnails, 'thumbnail')}."])
 
 
 # ---- train and measure ---------------------------------------------------------------------------
@@ -139,7 +158,7 @@ def _train(done: Any, options: Options) -> Answer:
     change = next((scores["recall@1"] for scores in changes.values()), None)
     if change:
         values.append(interval(change["difference"], change["low"], change["high"], points=True))
-    how = f"{result['method']}, {result['steps']:,} steps, best at {result['best_step']:,}"
+    how = f"{result['method']}, {plural(result['steps'], 'step')}, best at {result['best_step']:,}"
     trained = path / "trained"  # saved beside a starting model that was kept
     lines = rows(
         [
@@ -149,23 +168,31 @@ def _train(done: Any, options: Options) -> Answer:
             ("Recall@1", "  ".join(values)),
             ("Verdict", result["verdict"]),
             ("Saved", f"{result['selected']}, in {link(path / 'model')}"),
-            ("Report", f"lookalike report {short(path)}"),
-            ("Next", f"lookalike index FOLDER --model {short(trained if trained.exists() else path)}"),
+            ("Report", f"lookalike report {typed(path)}"),
+            ("Next", f"lookalike index FOLDER --model {typed(trained if trained.exists() else path)}"),
         ]
     )
     return Answer({"run": path, **result}, lines)
 
 
 def _adapt(done: Any, options: Options) -> Answer:
-    result, path = done.result, short(done.path)
+    from lookalike.training.estimate import describe_stages
+
+    if options.get(DRY_RUN):
+        return Answer(done, str(done).splitlines(), always=True)
+    result, path = done.result, typed(done.path)
     counts, version = result["counts"], done.path / "versions" / str(result["version"])
     lines = rows(
         [
             ("Method", f"{result['method']}: {result['why']}" if result.get("why") else result["method"]),
             ("Classes", result["classes"]),
-            ("Learned from", f"{counts['learned_from']:,} images, judged by {counts['judged']:,} others"),
+            (
+                "Learned from",
+                f"{plural(counts['learned_from'], 'image')}, judged by {plural(counts['judged'], 'other')}",
+            ),
             ("Evidence", result["evidence"]),
             ("Pool", _pool_used(result["method"], counts)),
+            ("Time", describe_stages(result["seconds"])),
             ("Model", link(done.path)),
             ("Candidate", None if result["promoted"] else link(version / "model")),
             ("Receipts", link(version / "receipts.json")),
@@ -180,12 +207,12 @@ def _adapt(done: Any, options: Options) -> Answer:
 def _pool_used(method: str, counts: dict[str, int]) -> str | None:
     if not counts["pool"]:
         return None
-    unused = f"{counts['pool']:,} images, of which {method} uses none"
+    unused = f"{plural(counts['pool'], 'image')}, of which {method} uses none"
     return f"{counts['used']:,} of {counts['pool']:,} images used" if counts["used"] else unused
 
 
 def _promote(done: Any, options: Options) -> Answer:
-    undo = f"lookalike rollback {short(done['model'])}" if done["promoted"] else None
+    undo = f"lookalike rollback {typed(done['model'])}" if done["promoted"] else None
     lines = rows([("Version", done["version"]), ("Evidence", done["evidence"]), ("Undo", undo)])
     return Answer(done, [done["verdict"], *lines], always=True)
 
@@ -197,7 +224,7 @@ def _rollback(done: Any, options: Options) -> Answer:
 
 def _forget(done: Any, options: Options) -> Answer:
     gone = ", ".join(map(str, done["versions_gone"])) or "none"
-    lines = [f"Forgot {len(done['forgotten'])} images; versions deleted: {gone}."]
+    lines = [f"Forgot {plural(len(done['forgotten']), 'image')}; versions deleted: {gone}."]
     if done["made_again"] is not None:
         lines.append(f"Version {done['made_again']} was trained again from the base model.")
     name = "the base model" if done["in_use"] == 0 else f"version {done['in_use']}"
@@ -221,7 +248,7 @@ def _embed(done: Any, options: Options) -> Answer:
     failures = [(f"{'Unreadable' if not i else ''}", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
     more = [("", f"and {len(done.failures) - 3:,} more; --json names them all")] if len(done.failures) > 3 else []
     size = f"would be about {format_bytes(done.bytes)}" if options.get(DRY_RUN) else format_bytes(done.bytes)
-    model = f" --model {options['model']}" if "model" in options else ""
+    model = f" --model {typed(options['model'])}" if "model" in options else ""
     lines = rows(
         [
             ("Images", f"{done.count:,}{took}"),
@@ -229,7 +256,7 @@ def _embed(done: Any, options: Options) -> Answer:
             *more,
             ("Vectors", f"{done.dim} dimensions, by {done.model} ({done.fingerprint[:4]})"),
             ("File", f"{link(done.out)}, {size}"),
-            ("Next", f"lookalike index {short(options['source'])}{model}"),
+            ("Next", f"lookalike index {typed(options['source'])}{model}"),
         ]
     )
     return Answer(done, lines)
@@ -264,7 +291,7 @@ def _splits(function: Callable[..., Any], options: Options) -> Answer:
         random = significant(sum(control) / len(control)) if control else "–"
         body.append((split.id, split.step, significant(split.fid), random, len(split.train), *split.images, note))
     head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
-    following = f"lookalike shift run {options['data']} --splits {short(path)}"
+    following = f"lookalike shift run {typed(options['data'])} --splits {typed(path)}"
     lines = table(head, body) + rows([("Written", link(path)), ("Next", following)])
     return Answer({**made.to_json(), "path": path}, lines, always=True)
 
@@ -323,7 +350,7 @@ def _fewshot(done: Any, options: Options) -> Answer:
 
 
 def _runs(done: Any, lines: list[str]) -> Answer:
-    lines += rows([("Runs", link(done.path)), ("Report", f"lookalike report {short(done.path)}")])
+    lines += rows([("Runs", link(done.path)), ("Report", f"lookalike report {typed(done.path)}")])
     return Answer({"run": done.path, **done.result}, lines, always=True)
 
 
@@ -335,7 +362,7 @@ def _place(placed: Any, options: Options) -> Answer:
             ("Measure", f"images, of {placed.used:,}, whose nearest neighbor in the folder shows the same class"),
             ("Interval", f"{100 * placed.level:.0f} %, calibrated on folders of known classes"),
             ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
-            ("Report", f"lookalike report {short(out)}" if out else None),
+            ("Report", f"lookalike report {typed(out)}" if out else None),
         ]
     )
     return Answer(placed, [placed.message, *lines], always=True)

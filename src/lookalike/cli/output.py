@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import secrets
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -112,6 +113,11 @@ def short(path: str | Path) -> str:
         return path.absolute().relative_to(Path.cwd()).as_posix()
     except ValueError:
         return str(path)
+
+
+def typed(path: str | Path) -> str:
+    """Format a path as it is typed in a command, quoted where it must be."""
+    return shlex.quote(short(path))
 
 
 def link(path: str | Path) -> str:

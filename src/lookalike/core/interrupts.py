@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: held back inside libraries that would swallow them, taken as a request to stop, or enforced."""
+"""Ctrl-C and SIGTERM: kept from libraries that would swallow them, taken as a request to stop, or enforced."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from lookalike.core.errors import Exit, LookalikeError
 
+T = TypeVar("T")
 _GRACE_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -60,22 +62,24 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()  # only it may handle signals
 
 
-@contextlib.contextmanager
-def defer_interrupt() -> Iterator[None]:
-    """Hold back Ctrl-C and SIGTERM until the end of the block and raise them there, however the block ended.
+def run_apart(work: Callable[[], T]) -> T:
+    """Run work of a C++ library in a thread of its own, so that Ctrl-C and SIGTERM are raised here at once.
 
-    C++ code that calls back into Python takes a KeyboardInterrupt for any other failure and continues without
-    it. Does nothing outside the main thread, or where another handler is installed.
+    C++ code that calls back into Python takes a KeyboardInterrupt for any other failure and continues without it, or
+    keeps the main thread for seconds. Work that is left behind by a signal ends with the process.
     """
-    raising = (signal.default_int_handler, _terminate)
-    numbers = tuple(n for n in _SIGNALS if signal.getsignal(n) in raising) if _in_main_thread() else ()
-    arrived: list[int] = []
-    try:
-        with _handlers(lambda number, _: arrived.append(number), numbers):
-            yield
-    finally:
-        if arrived:
-            raise Terminated if signal.SIGTERM in arrived else KeyboardInterrupt
+    if not _in_main_thread():
+        return work()
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="apart", daemon=True).start()
+    return done.result()
 
 
 @contextlib.contextmanager

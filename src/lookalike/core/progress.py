@@ -202,6 +202,11 @@ def speed(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its noun, as in `1 match` or `2,000 images`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def _line_seconds() -> float:
     """Seconds between two lines of a stage off a terminal."""
     chosen = os.environ.get("LOOKALIKE_PROGRESS_SECONDS", "15")

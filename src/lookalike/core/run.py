@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -115,11 +116,15 @@ class Run:
         try:
             yield
         except (KeyboardInterrupt, Stopped) as stop:
-            how = f"lookalike {command} --resume {self.path}"
+            how = self.resume_with(command)
             if how in str(stop):  # the loop knows the step, too
                 raise
             terminated = isinstance(stop, Terminated) or getattr(stop, "exit_code", None) == Exit.TERMINATED
             raise Stopped(f"Stopped; nothing is lost. Continue with: {how}", terminated=terminated) from None
+
+    def resume_with(self, command: str) -> str:
+        """The command line that continues the run."""
+        return f"lookalike {command} --resume {shlex.quote(str(self.path))}"
 
     @classmethod
     def is_run(cls, path: str | Path) -> bool:

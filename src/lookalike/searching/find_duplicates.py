@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,7 +16,7 @@ import numpy as np
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import format_bytes, hash_bytes, printable
-from lookalike.core.progress import say
+from lookalike.core.progress import plural, say
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove
@@ -105,11 +106,14 @@ class Duplicates:
 
     def __str__(self) -> str:
         if not self.groups and self.moved is None:
-            return f"No duplicates among {self.images:,} images."
+            return f"No duplicates among {plural(self.images, 'image')}."
         lines = []
         for kind in self.kinds:
             counts, size = self.counts[kind], format_bytes(self.counts[kind]["bytes"])
-            lines.append(f"{TITLES[kind]:<16} {counts['groups']:,} groups, {counts['files']:,} files, {size} to free")
+            if not counts["groups"]:
+                continue
+            groups, files = plural(counts["groups"], "group"), plural(counts["files"], "file")
+            lines.append(f"{TITLES[kind]:<16} {groups}, {files}, {size} to free")
         if self.planned is not None:
             return printable("\n".join([*lines, *self._plan()]))
         for group in self.groups[:SHOWN]:
@@ -129,17 +133,17 @@ class Duplicates:
         files, folder = self.planned or ([], Path())
         moves = [f"  {file.path} → {folder / file.path}" for file in files]
         size = format_bytes(sum(file.size for file in files))
-        return [f"Would move {len(files):,} files ({size}) to {folder}:", *moves, "No files were moved."]
+        return [f"Would move {plural(len(files), 'file')} ({size}) to {folder}:", *moves, "No files were moved."]
 
     def _last_line(self) -> str:
         if self.moved is None:
-            return f"No files were moved. To review them: lookalike serve {self.source}"
+            return f"No files were moved. To review them: lookalike serve {shlex.quote(self.source)}"
         skipped = f"; {len(self.moved.left):,} skipped" if self.moved.left else ""
-        count = f"{self.moved.files:,} files ({format_bytes(self.moved.bytes)})"
+        files = f"{plural(self.moved.files, 'file')} ({format_bytes(self.moved.bytes)})"
         if self.moved.state == "back":
-            return f"Moved back {count}{skipped}"
-        undo = f"To undo: lookalike duplicates {self.source} --back last"
-        return f"Moved {count} to {self.moved.folder}{skipped}. {undo}"
+            return f"Moved back {files}{skipped}"
+        undo = f"To undo: lookalike duplicates {shlex.quote(self.source)} --back last"
+        return f"Moved {files} to {self.moved.folder}{skipped}. {undo}"
 
 
 def duplicates(

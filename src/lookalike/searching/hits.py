@@ -12,6 +12,7 @@ from typing import Any, overload
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import printable
+from lookalike.core.progress import plural
 from lookalike.evaluation.verdicts import HIT_VERDICTS, QUERY_VERDICTS, hit_verdict, percent_text, query_verdict
 from lookalike.searching.payload import open_image, payload_box, public_columns
 
@@ -157,7 +158,7 @@ class Hits:
     @property
     def message(self) -> str:
         """The verdict without the time."""
-        searched = f"in {count(self.images, 'image')}"
+        searched = f"in {plural(self.images, 'image')}"
         if self.kind == "uncalibrated":
             return f"Sorted by similarity, {searched}"
         word = next(word for word, kind in KINDS.items() if kind == self.kind)
@@ -165,7 +166,7 @@ class Hits:
             return f"{word} {searched}"
         likely = sum(hit.group == "likely" for hit in self.hits)
         matches = likely or sum(hit.group == "possibly" for hit in self.hits)
-        return f"{word}: {count(matches, 'match', 'matches')} {searched}"
+        return f"{word}: {plural(matches, 'match', 'matches')} {searched}"
 
     @property
     def verdict(self) -> str:
@@ -209,12 +210,12 @@ class Hits:
             if hit.word != group:
                 group = hit.word
                 lines.append(str(group))
-            copies = f"+{count(len(hit.copies), 'copy', 'copies')}" if hit.copies else ""
+            copies = f"+{plural(len(hit.copies), 'copy', 'copies')}" if hit.copies else ""
             lines.append(f"{hit.sureness:>10}  {hit.path:<{width}}  {hit.label:<{wide}}  {copies}".rstrip())
         hidden = len(self.hits) - len(self.shown)
         if hidden:
             command = self.command or f"lookalike search {shlex.quote(self.query)}"
-            lines.append(f"{count(hidden, 'weaker hit')} not shown: {printable(command)} --all")
+            lines.append(f"{plural(hidden, 'weaker hit')} not shown: {printable(command)} --all")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -243,8 +244,3 @@ def _html_cell(hit: Hit, root: Path | None) -> str:
             image = "<i>file not found</i><br>"
     caption = f"<b>{html.escape(hit.sureness)}</b> {html.escape(hit.label)}<br>{html.escape(hit.path)}"
     return f'<div style="{_CELL_STYLE}">{image}{caption}</div>'
-
-
-def count(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with its noun, as in ``"2 matches"``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"

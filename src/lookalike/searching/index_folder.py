@@ -5,8 +5,10 @@ This module reads; an index is written by :mod:`lookalike.searching.writer`, whi
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import shlex
 import threading
 from collections.abc import Iterable
 from functools import cached_property
@@ -148,8 +150,8 @@ class Index:
     @property
     def _update_command(self) -> str:
         """The command that updates this index."""
-        named = "" if index_for(self.source) == self.path else f" --index {self.path}"
-        return f"`lookalike index {self.source}{named}`"
+        named = "" if index_for(self.source) == self.path else f" --index {shlex.quote(str(self.path))}"
+        return f"`lookalike index {shlex.quote(str(self.source))}{named}`"
 
     def _check_decoder(self) -> None:
         """Queries are decoded by the installed decoder, which must give the same pixels as that of the images."""
@@ -183,6 +185,19 @@ class Index:
             if self._embedder is None and self._compiled is None and self.device in ("auto", CPU):
                 self._compiled = CompiledEmbedder.open(self.folder / "model")
             return self._compiled if self._embedder is None and self._compiled else self.embedder
+
+    def convert_model(self) -> None:
+        """Convert the model for this machine, unless that was done before: a search then starts without torch."""
+        from lookalike.models.inference.compiled_embedder import CompiledEmbedder
+
+        if isinstance(self.query_encoder, CompiledEmbedder) or self.embedder.device.type != CPU:
+            return
+        from lookalike.models.inference import openvino_runtime
+        from lookalike.models.inference.runtime_base import RuntimeUnavailable
+
+        with contextlib.suppress(RuntimeUnavailable):
+            if openvino_runtime.installed():
+                openvino_runtime.convert(self.embedder, "embedding")
 
     @property
     def supports_text(self) -> bool:

@@ -21,7 +21,7 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import clean_folder
 from lookalike.core.locks import hold
-from lookalike.core.progress import warn
+from lookalike.core.progress import plural, warn
 from lookalike.searching import manifest as manifests
 from lookalike.searching.filters import meets, parse
 from lookalike.searching.folder_watcher import FolderWatcher
@@ -244,6 +244,6 @@ def _with_unreadable_folders(table: Table, indexed: Path) -> Table:
     missing = [i not in ids and (path in unreadable or path.startswith(prefixes)) for i, path in rows]
     mask = np.array(missing, dtype=bool)
     if mask.any():
-        warn(f"{mask.sum():,} images in folders that cannot be read now stay in the index.")
+        warn(f"{plural(int(mask.sum()), 'image')} of folders that cannot be read now kept in the index.")
     both = [table.arrow, old.take(mask).arrow]
     return replace(table, arrow=pa.concat_tables(both, promote_options="permissive").combine_chunks())

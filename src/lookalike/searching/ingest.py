@@ -16,7 +16,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, require_space, write_text
-from lookalike.core.progress import Progress, speed
+from lookalike.core.progress import Progress, plural, speed
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 from lookalike.searching.tags import Tags
@@ -94,7 +94,7 @@ class IndexResult:
         rate = f", {speed(self.images_per_second)}" if self.images_per_second else ""
         lines = [
             f"Images     {self.counts} ({self.seconds:.0f} s{rate})",
-            f"Index      {self.name}: {self.images:,} images, model {self.model}",
+            f"Index      {self.name}: {plural(self.images, 'image')}, model {self.model}",
         ]
         lines += [f"Unreadable {path}: {reason}" for path, reason in self.unreadable[:3]]
         if len(self.unreadable) > 3:
@@ -310,8 +310,8 @@ class IndexUpdate:
         try:
             contents = self._embed()
         except KeyboardInterrupt as error:
-            count = writer.store.count()
-            raise type(error)(f"Stopped. {count:,} images are indexed; run the same command to continue.") from None
+            done = f"Stopped. Indexed so far: {plural(writer.store.count(), 'image')}"
+            raise type(error)(f"{done}; run the same command to continue.") from None
         if result.new + result.changed:
             result.images_per_second = (result.new + result.changed) / max(time.monotonic() - start, 1e-9)
         writer.store.delete(self.changes.gone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,8 @@ def find_index(where: str | os.PathLike[str] | None) -> Path:
     for candidate in indexes_of(path.resolve()):
         return candidate
     if path.exists():
-        raise LookalikeError(f"`{where}` is not an index and has none: run `lookalike index {where}` first.")
+        raise LookalikeError(
+            f"`{where}` is not an index and has none: run `lookalike index {shlex.quote(str(where))}` first."
+        )
     hint = suggest(str(where), [p.name for p in indexes()]) or ": `lookalike index FOLDER` makes one."
     raise LookalikeError(f"There is no index `{where}`{hint}")

@@ -149,7 +149,7 @@ class Query:
                 hit.closer_than = float(fraction)
         calibration, generation = index.scores.calibration, index.generation
         if not generation.writes:
-            done, source = index.store.count(), index.manifest.source
+            done, source = index.store.count(), shlex.quote(index.manifest.source)
             return (
                 f"The index is unfinished, {done:,} of {generation.planned:,} so far: run `lookalike index {source}`."
             )
@@ -240,7 +240,10 @@ def search(
         named = None if index is None or isinstance(index, Index) else index
         given = [("index", named), *(("filter", rule) for rule in to_rule(parse(filters, opened.columns)))]
         given += [("more", image) for image in more] + [("less", image) for image in less]
+        given += [("model", model), ("box", ",".join(f"{value:g}" for value in box) if box is not None else None)]
+        given += [("k", None if k == 10 else str(k)), ("device", None if device == "auto" else device)]
         options = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given if value is not None)
+        options += " --exact" * exact
         builder = _QueryBuilder(opened, k, where, more, less, exact, all, options)
         if text is not None:
             if box is not None:
@@ -294,6 +297,7 @@ class _QueryBuilder:
         from lookalike.data import UnreadableImage
 
         more, less = self._embed(self.more), self._embed(self.less)  # an unreadable example would spoil every answer
+        encoder = self.index.query_encoder if len(files) <= BATCH else self.index.embedder
         answers: list[Hits] = []
         failures: list[UnreadableImage] = []
         for at in range(0, len(files), BATCH):
@@ -304,7 +308,7 @@ class _QueryBuilder:
                     part.append(file)
                 except UnreadableImage as error:
                     failures.append(error)
-            vectors, failed = self.index.embedder.encode(images, on_error="skip")
+            vectors, failed = encoder.encode(images, on_error="skip")
             failures += [UnreadableImage(failure.reason, str(part[failure.index])) for failure in failed]
             unreadable = {failure.index for failure in failed}
             readable = [i for i in range(len(part)) if i not in unreadable]
@@ -317,8 +321,15 @@ class _QueryBuilder:
                 directions = np.stack([direction(query.positive, query.negative) for query in queries])
                 limit = Query.fetched(self.index, self.k)
                 rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
+                each = (time.monotonic() - start) / len(queries)
                 answers += [
-                    query.run(self.index, start=start, first=first, one_of_many=True, **self._shown(query.name))
+                    query.run(
+                        self.index,
+                        start=time.monotonic() - each,
+                        first=first,
+                        one_of_many=True,
+                        **self._shown(query.name),
+                    )
                     for query, first in zip(queries, rows, strict=True)
                 ]
         if not answers:
@@ -386,7 +397,7 @@ def box_region(box: Sequence[float], width: float, height: float) -> tuple[float
     if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
         raise LookalikeError(
             "`box` must be x1,y1,x2,y2, the upper left corner first, inside the image: in pixels, or in fractions if "
-            "all are at most 1."
+            f"all are at most 1. The image has {width:.0f} × {height:.0f} pixels."
         )
     return x1, y1, x2, y2
 

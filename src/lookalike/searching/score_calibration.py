@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 QUERIES, GALLERY = 2_000, 20_000
 ALBUMS = (
     "{count:,} subfolders were taken as classes, but their images hardly look alike: percentages are off; "
-    "`lookalike index --labels` turns them on."
+    "`lookalike index FOLDER --labels` turns them on."
 )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from lookalike.core.database import FILE, Database, read_document
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json
-from lookalike.core.progress import Progress
+from lookalike.core.progress import Progress, plural
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
 from lookalike.searching import image_map
@@ -49,7 +49,7 @@ class Verification:
 
     def __str__(self) -> str:
         recall = "" if self.recall is None else f", recall@{K} {self.recall:.3f}"
-        images = f": {self.images:,} images{recall}" if self.kind == "index" else ""
+        images = f": {plural(self.images, 'image')}{recall}" if self.kind == "index" else ""
         return "\n".join(self.problems) or f"The {self.kind} {self.name} is whole{images}."
 
 

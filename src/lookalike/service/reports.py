@@ -109,6 +109,7 @@ class RunCurves:
                 "verdict": without_folders(str(error)),
                 "curve": [],
                 "measured": [],
+                "side": "",
             }
             return row | dict.fromkeys(empty) | damaged
         metric = str(config.get("metric") or "recall@1")

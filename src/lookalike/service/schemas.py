@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from types import GenericAlias
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import BaseModel, ConfigDict, RootModel, create_model
 from pydantic.json_schema import models_json_schema
 
 
@@ -13,19 +14,6 @@ class Answer(BaseModel):
     """A JSON answer; tests check that there are no further fields."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-class ErrorDetails(Answer):
-    """Status and reason of a refused request."""
-
-    status: int
-    message: str
-
-
-class Error(Answer):
-    """The answer to every refused request."""
-
-    error: ErrorDetails
 
 
 class Card(Answer):
@@ -238,30 +226,6 @@ class Facets(Answer):
     folders_total: int
 
 
-class Section(Answer):
-    """Images that follow each other: of a month (`2024-08`; empty: without a date) or a folder."""
-
-    name: str
-    count: int
-
-
-class Browse(Answer):
-    """All images in order; `ratios` are widths by heights, times 100; `taken`: by the date taken, not of the file."""
-
-    version: str
-    sections: list[Section]
-    ratios: list[int]
-    taken: bool
-
-
-class Session(Answer):
-    """Rights of the caller; `keys`: whether this server requires keys."""
-
-    rights: Literal["none", "read", "write"]
-    locked: bool
-    keys: bool
-
-
 class Key(Answer):
     """An API key without its secret."""
 
@@ -285,59 +249,92 @@ class Keys(Answer):
     required: bool
 
 
-class Forgotten(Answer):
-    """An upload was deleted."""
-
-    forgotten: bool
-
-
-class Point(Card):
-    """A point of the map with its card."""
-
-    i: int
+def _answer(name: str, text: str, /, *, base: type[BaseModel] = Answer, **fields: Any) -> Any:
+    """An answer that is only described; a field whose type is in a tuple may be missing."""
+    types: Any = {
+        field: (kind[0] | None, None) if isinstance(kind, tuple) else (kind, ...) for field, kind in fields.items()
+    }
+    return create_model(name, __base__=base, __doc__=text, **types)
 
 
-class Place(Answer):
-    """Where an image lies on the map, from 0 to 1."""
-
-    id: str
-    i: int
-    x: float
-    y: float
+def _list(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
 
 
-class File(Card):
-    """A file of a group; `keep` marks the one to keep."""
+# fmt: off
+Details = _answer("ErrorDetails", "Status and reason of a refused request.", status=int, message=str)
+Error = _answer("Error", "The answer to every refused request.", error=Details)
+Session = _answer(
+    "Session", "Rights of the caller; `keys`: whether this server requires keys.",
+    rights=Literal["none", "read", "write"], locked=bool, keys=bool,
+)
+Section = _answer("Section", "A month (`2024-08`; empty: no date) or folder.", name=str, count=int)
+Browse = _answer(
+    "Browse", "All images in order; `ratios` are widths by heights, times 100; `taken`: by the date of EXIF.",
+    version=str, sections=_list(Section), ratios=list[int], taken=bool,
+)
+Point = _answer("Point", "A point of the map with its card.", base=Card, i=int)
+Place = _answer("Place", "Where an image lies on the map, from 0 to 1.", id=str, i=int, x=float, y=float)
+File = _answer(
+    "File", "A file of a group; `keep` marks the one to keep.", base=Card, path=str, bytes=int, width=int, height=int,
+    date=str | None, has_location=bool, keep=bool,
+)
+Group = _answer(
+    "Group", "Files that show the same.", id=str, kind=str, keep=str, reason=str, bytes=int, files=_list(File)
+)
+Unread = _answer("Unread", "A file that could not be read, and why.", path=str, reason=str)
+NotMoved = _answer("NotMoved", "A file that stayed where it was, and why.", path=str, why=str)
+Batch = _answer(
+    "Batch", "Files that were moved together to `folder`; `left` stayed where they were.", id=str, when=str, folder=str,
+    files=int, bytes=int, state=Literal["moved", "partly", "back"], left=_list(NotMoved),
+)
+Measured = _answer(
+    "Measured", "A metric of one of the models of a run, with its 95 % interval.", base=BaseModel, name=str,
+    value=float, low=(float,), high=(float,),
+)
+RunSummary = _answer(
+    "RunSummary", "A run; `best`, `first` (step 0), `last` and `curve` are its metric over the steps.", name=str,
+    method=str, created=str | None, state=Literal["new", "running", "stopped", "finished", "damaged"], step=int | None,
+    steps=int | None, metric=str | None, best=float | None, best_step=int | None, last=float | None,
+    frozen=float | None, measured=_list(Measured), first=float | None, verdict=str, curve=list[float],
+    resume=str | None, report=bool, side=str,
+)
+Series = _answer("Series", "A logged figure by step.", name=str, x=list[int], y=list[float])
+RunDetails = _answer("RunDetails", "A run with all logged figures.", base=RunSummary, series=_list(Series))
+Report = _answer("Report", "A report, at `/reports/{name}`.", name=str, method=str, created=str, verdict=str)
+Generation = _answer(
+    "Generation", "A state of the index made with one model; `recall` of its graph, `ece` of its calibration.",
+    number=int, live=bool, model=ModelInfo, images=int, complete=bool, created=str, updated=str, recall=float | None,
+    ece=float | None,
+)
+ModelChoice = _answer(
+    "ModelChoice", "A model to switch to: a trained run with its best metric, or a default one.", name=str,
+    kind=Literal["run", "default"], metric=str | None, best=float | None,
+)
+Counts = _answer("Counts", "Groups, their files, and the bytes that can be freed.", groups=int, files=int, bytes=int)
+Duplicates = _answer(
+    "Duplicates", "The last search for duplicates; `reason`: why files cannot be moved, `folder`: where to they would.",
+    state=Literal["none", "running", "ready"], when=str | None, images=int | None, can_move=bool, reason=str,
+    folder=str,
+    counts=GenericAlias(dict, (str, Counts)) | None, job=Job | None,
+)
+Map = _answer(
+    "Map", "State of the map; once there is one also its number `gen`, its `n` points and the labels of their colors.",
+    state=Literal["none", "drawing", "ready"], job=Job | None, gen=(int,), previous=(int,), n=(int,), method=(str,),
+    neighbor_recall=(list[float],), labels=(list[str],), columns=(list[str],),
+)
+# fmt: on
 
-    path: str
-    bytes: int
-    width: int
-    height: int
-    date: str | None
-    has_location: bool
-    keep: bool
+
+class Live(Answer):
+    """The generation that answers now."""
+
+    live: int
 
 
-class Group(Answer):
-    """Files that show the same."""
+class Switched(RootModel[Job | Live]):
+    """The job that embeds with another model, or the generation that is live now."""
 
-    id: str
-    kind: str
-    keep: str
-    reason: str
-    bytes: int
-    files: list[File]
-
-
-def _answer(name: str, text: str, **fields: Any) -> Any:
-    """An answer that is only described."""
-    definitions: Any = {field: (kind, ...) for field, kind in fields.items()}
-    return create_model(name, __base__=Answer, __doc__=text, **definitions)
-
-
-Batch = create_model("Batch", __doc__="Files that were moved.", id=(str, ...), files=(int, ...))
-Described = dict[str, Any]
-Rights = Literal["none", "read", "write"]
 
 # Answers of endpoints below `/api/v1`; those that are not named here answer with a binary or an image.
 ANSWERS: dict[str, Any] = {
@@ -347,7 +344,7 @@ ANSWERS: dict[str, Any] = {
     "POST /search": Search,
     "GET /items": Items,
     "GET /items/{name}": Card,
-    "DELETE /queries/{name}": Forgotten,
+    "DELETE /queries/{name}": _answer("Forgotten", "An upload was deleted.", forgotten=bool),
     "GET /browse": Browse,
     "GET /browse/items": Items,
     "POST /browse/tags": _answer("Tagged", "Number of images, and all tags now.", images=int, tags=list[str]),
@@ -359,33 +356,29 @@ ANSWERS: dict[str, Any] = {
     "GET /folders": Folders,
     "GET /state": State,
     "POST /index/update": Job,
-    "GET /index/unreadable": _answer("Unreadable", "Files that could not be read.", files=list[dict[str, str]]),
+    "GET /index/unreadable": _answer("Unreadable", "Files that could not be read.", files=_list(Unread)),
     "POST /jobs/{name}/stop": Job,
-    "GET /runs": _answer("Runs", "Runs, newest first.", runs=list[Described]),
-    "GET /runs/{name}": create_model("Run", __doc__="A run with its logged series.", series=(list[Described], ...)),
-    "GET /reports": _answer("Reports", "Reports of runs, newest first.", reports=list[dict[str, str]]),
-    "GET /duplicates": create_model(
-        "Duplicates", __doc__="The last search for duplicates.", state=(str, ...), when=(str | None, ...),
-        images=(int | None, ...), counts=(Described | None, ...), can_move=(bool, ...), reason=(str, ...),
-        folder=(str, ...), job=(Job | None, ...),
-    ),
+    "GET /runs": _answer("Runs", "Runs, newest first.", runs=_list(RunSummary)),
+    "GET /runs/{name}": RunDetails,
+    "GET /reports": _answer("Reports", "Reports of runs, newest first.", reports=_list(Report)),
+    "GET /duplicates": Duplicates,
     "POST /duplicates/find": Job,
-    "GET /duplicates/groups": _answer("Groups", "A page of groups.", kind=str, total=int, groups=list[Group]),
+    "GET /duplicates/groups": _answer("Groups", "A page of groups.", kind=str, total=int, groups=_list(Group)),
     "POST /duplicates/move": Batch,
     "POST /duplicates/dismiss": _answer("Dismissed", "A group was marked.", group=str, dismissed=bool),
-    "GET /duplicates/history": _answer("History", "Batches of moved files.", batches=list[Described]),
-    "POST /duplicates/history/{name}/undo": _answer("Undone", "Files moved back.", moved=int, left=list[Described]),
-    "GET /map": create_model("Map", __doc__="State and legend of the map.", state=(str, ...), job=(Job | None, ...)),
+    "GET /duplicates/history": _answer("History", "Batches of moved files.", batches=_list(Batch)),
+    "POST /duplicates/history/{name}/undo": _answer("Undone", "Files moved back.", moved=int, left=_list(NotMoved)),
+    "GET /map": Map,
     "POST /map/draw": Job,
     "GET /map/{gen}/codes/{column}": _answer("Names", "Values of a column.", column=str, names=list[str]),
     "GET /map/{gen}/point/{i}": Card,
-    "GET /map/{gen}/points": _answer("Points", "Cards of points.", points=list[Point]),
-    "GET /map/{gen}/locate": _answer("Places", "Positions of images.", points=list[Place]),
+    "GET /map/{gen}/points": _answer("Points", "Cards of points.", points=_list(Point)),
+    "GET /map/{gen}/locate": _answer("Places", "Positions of images.", points=_list(Place)),
     "GET /generations": _answer(
-        "Generations", "Generations, and the models to switch to.", live=int, generations=list[Described],
-        models=list[Described],
+        "Generations", "Generations, and the models to switch to.", live=int, generations=_list(Generation),
+        models=_list(ModelChoice),
     ),
-    "POST /switch": create_model("Switch", __doc__="A job, or the generation that is live now."),
+    "POST /switch": Switched,
     "DELETE /generations/{number}": _answer("Deleted", "A generation was deleted.", deleted=int),
     "GET /session": Session,
     "POST /session": Session,

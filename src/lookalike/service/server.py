@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from lookalike.core import folders
 from lookalike.core.device import resolve
 from lookalike.core.errors import LookalikeError
-from lookalike.core.progress import level, say, warn
+from lookalike.core.progress import level, plural, say, warn
 from lookalike.core.run import Run, find_run
 from lookalike.searching import Index
 from lookalike.searching.folder_watcher import EVERY
@@ -115,7 +115,7 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     say(f"Serving   http://{shown}:{listener.getsockname()[1]}  (stop with Ctrl-C)")
     for name, each in service.services.items():
-        say(f"Index     {name}: {each.index.store.count():,} images, model {each.index.generation.model.short}")
+        say(f"Index     {name}: {plural(each.index.store.count(), 'image')}, model {each.index.generation.model.short}")
     if key_store.required:
         say(f"Keys      {len(key_store.list()):,}; every client needs one")
     elif not local:

@@ -80,7 +80,9 @@ class Experiment:
             self.run = find_run(options["resume"])
             if self.run.info.get("method") != kind:
                 raise LookalikeError(f"`{self.run.path}` is a run of {self.run.info.get('method')}, not one of {kind}.")
-            progress.say(f"Resuming: {len(list(self.path('jobs').glob('*.json'))):,} runs are finished.")
+            progress.say(
+                f"Resuming after {progress.plural(len(list(self.path('jobs').glob('*.json'))), 'finished run')}."
+            )
         self.config = self.run.config
 
     def path(self, name: str = TABLE) -> Path:
@@ -94,7 +96,7 @@ class Experiment:
             images = read_table(source or self.config["data"], layout=layout, progress=True)
             audited = audit(images, near=False, progress=True)
             if audited.unreadable:
-                progress.warn(f"{len(audited.unreadable)} images cannot be read and are left out.")
+                progress.warn(f"Left out, as they cannot be read: {progress.plural(len(audited.unreadable), 'image')}.")
             audited.table.save(path)
         return Table.load(path)
 

@@ -18,6 +18,7 @@ from lookalike.core import folders
 from lookalike.core.files import format_bytes
 from lookalike.core.progress import Progress, no_warnings, progress_listener
 from lookalike.core.run import Run
+from lookalike.core.settings import Settings
 from lookalike.training.own_parts import OwnParts
 from lookalike.training.settings import TrainSettings
 
@@ -38,7 +39,7 @@ class Plan:
 
     Args:
         settings: The complete settings.
-        facts: Sizes of the splits and the estimated cost, by name.
+        facts: Sizes of what is learned from and the estimated cost, by name.
         seconds: Estimated seconds of every stage.
 
     Example:
@@ -48,7 +49,7 @@ class Plan:
         (4, 'ms', ['check', 'features', 'train', 'measure', 'report'])
     """
 
-    settings: TrainSettings
+    settings: Settings
     facts: dict[str, Any]
     seconds: dict[str, float]
 
@@ -113,6 +114,19 @@ def duration(seconds: float) -> str:
 def describe_stages(seconds: dict[str, float]) -> str:
     """The stages of a run with their times, as `check 3 s, features 40 s, …`."""
     return ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+
+
+class Stages:
+    """Seconds of the stages of a job, in their order."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._since = time.monotonic()
+
+    def finish(self, stage: str) -> None:
+        """Add the time since the last call to a stage."""
+        passed, self._since = time.monotonic() - self._since, time.monotonic()
+        self.seconds[stage] = round(self.seconds.get(stage, 0.0) + passed, 2)
 
 
 class _Timeline:

@@ -193,7 +193,7 @@ class Loop:
                         self._save()
                         raise interrupts.Stopped(
                             f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: lookalike {self.method.command} --resume {self.run_folder.path}",
+                            f"Continue with: {self.run_folder.resume_with(self.method.command)}",
                             terminated=stop.terminated,
                         )
         done.finished = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -316,7 +316,7 @@ def _resumed_settings(run: Run, recipe: str | Path | None, overrides: Mapping[st
     if run.result.get("finished"):
         raise LookalikeError(
             f"The run `{run.path}` is finished; there is nothing to resume. Start a new one, or view it with: "
-            f"lookalike report {run.path}"
+            f"lookalike report {shlex.quote(str(run.path))}"
         )
     requested = resolve(config, *([recipe_files.load(recipe)] if recipe is not None else []), overrides)
     old, new = (flatten(s.model_dump(mode="json")) for s in (settings, requested))
@@ -451,43 +451,38 @@ def run_training(
     Returns:
         The finished run.
     """
+    from lookalike.training.estimate import Stages
     from lookalike.training.loop import Loop, TrainingProgress
     from lookalike.training.report import last_guard_readings, write_sections
     from lookalike.training.selection import save_models, select_model
     from lookalike.training.setup import build_setup
 
-    seconds: dict[str, float] = {}
-    since = time.monotonic()
-
-    def finish(stage: str) -> None:
-        nonlocal since
-        seconds[stage], since = round(time.monotonic() - since, 2), time.monotonic()
-
+    stages = Stages()
     if not (run.path / PREPARED).exists():
         table, division = _prepare(run, settings, table, division)
-    finish("check")
+    stages.finish("check")
     parts = build_setup(settings, table, division, run, own)
     if not_repeated := describe_repeat(own, parts.sampler):
         progress.say(not_repeated)
     loop = Loop(settings, parts, run, own.callbacks) if settings.processes == 1 else None
-    finish("features")
+    stages.finish("features")
     if loop is not None:
         done = loop.go(resume=True)
     else:
         done = TrainingProgress(**distributed.launch(fit_in_process, settings.processes, folder=str(run.path))[0])
-    finish("train")
+    stages.finish("train")
     with progress.Progress("Measuring"):
         outcome = select_model(parts, done, run)
-    finish("measure")
+    stages.finish("measure")
     about = read_json(run.path / PREPARED, "run's data")
     with progress.Progress("Saving the model and the report"):
         shown = save_models(run, parts, outcome, done)
         if report:
             write_sections(run, parts, done, outcome, about["audit"], shown)
-    finish("report")
+    stages.finish("report")
     result: dict[str, Any] = {"finished": True, "method": settings.method.name, "model": settings.model.name}
     result |= {"steps": done.step, "best_step": done.best_step, "best_validation": done.best_score}
-    result |= {"stopped_early": done.stopped_early, "classes": parts.classes, "seconds": seconds}
+    result |= {"stopped_early": done.stopped_early, "classes": parts.classes, "seconds": stages.seconds}
     result["images"] = {name: len(getattr(division, name)) for name in ("train", "validation", "test")}
     result["audit"] = about["audit"]
     if readings := last_guard_readings(run.read_log()):

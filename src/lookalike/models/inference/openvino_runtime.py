@@ -12,7 +12,8 @@ import torch
 from lookalike.core import artifacts
 from lookalike.core.device import threads
 from lookalike.core.imports import import_openvino
-from lookalike.core.interrupts import defer_interrupt
+from lookalike.core.interrupts import run_apart
+from lookalike.core.progress import Progress
 from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
 from lookalike.models.inference.openvino_compiled import BLOCK, OpenVINORuntime, compiled_models, model_path
 from lookalike.models.inference.runtime_base import TOLERANCE, RuntimeUnavailable, open_converted
@@ -52,8 +53,8 @@ def convert(model: Embedder, layer: str) -> Path:
     ov = import_openvino()
     with compiled_models.lock:
         try:
-            with defer_interrupt():  # OpenVINO's frontend would take a Ctrl-C for an unknown operation
-                graph = _convert(ov, model, layer)
+            with Progress("Converting the model"):  # OpenVINO's frontend would take a Ctrl-C for an unknown operation
+                graph = run_apart(lambda: _convert(ov, model, layer))
         except Exception as error:  # the frontend raises many kinds for networks it cannot convert
             first = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise RuntimeUnavailable(f"OpenVINO cannot run `{model.architecture}` ({first}).") from error

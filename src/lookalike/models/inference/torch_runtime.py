@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from lookalike.core.device import CPU
-from lookalike.core.interrupts import defer_interrupt
+from lookalike.core.interrupts import run_apart
 from lookalike.core.progress import say
 from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
 from lookalike.models.inference.runtime_base import TOLERANCE, fork_guard, to_output
@@ -105,13 +105,18 @@ def _fuse(model: Embedder, layer: str) -> Any:
     module = ModelGraph(model, layer)
     pixels = module.example(BLOCK)
     fusion_enabled = torch.jit.onednn_fusion_enabled()
-    try:
-        with eval_mode(model), defer_interrupt(), torch.no_grad(), warnings.catch_warnings():
+
+    def fused() -> Any:
+        with eval_mode(model), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the tracer warns about every branch on a shape
             torch.jit.enable_onednn_fusion(True)
             graph = torch.jit.freeze(_trace(module.eval(), pixels))
             for _ in range(2):  # the first run records shapes, the second one fuses
                 graph(pixels)
+        return graph
+
+    try:
+        graph = run_apart(fused)
         error = parity_error(model, layer, lambda batch: _run(graph, batch))
         reason = "" if error <= TOLERANCE else f"the result differs by {error:.1e}"
     except RuntimeError as exception:  # what the tracer raises for a network it cannot follow

@@ -248,7 +248,7 @@ async def search_by_upload(request: Request) -> Response:
     form = await request.form(max_files=4, max_fields=20)
     image = form.get("image")
     if not isinstance(image, UploadFile):
-        raise Problem(422, "Send the image as form field `image`, a file of a multipart form.")
+        raise Problem(422, "Send the file as form field `image` of a multipart form.")
     live = await live_of(request)
 
     def run() -> Response:

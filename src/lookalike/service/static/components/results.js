@@ -8,7 +8,7 @@ import { copyLink } from "./copy_link.js";
 import { crop } from "./crop.js";
 import * as facets from "./filters.js";
 import { cell, grid } from "./grid.js";
-import { howToCalibrate, noResults, weakMatchActions } from "./messages.js";
+import { howToCalibrate, noResults, weakMatchActions, withCode } from "./messages.js";
 import { breadcrumbs, queryTray } from "./query_tray.js";
 import { GROUPS, title } from "./score.js";
 import { localImages } from "./upload.js";
@@ -156,7 +156,7 @@ function verdict(answer, state, act) {
   }
   return [
     h("h1", { tabindex: -1 }, words, kind === "none" ? "." : "", time),
-    detail ? h("p", { class: note ? "rough" : null }, detail) : null,
+    detail ? h("p", { class: note ? "rough" : null }, withCode(detail)) : null,
     indexingNote(),
     kind === "none" ? weakMatchActions(state, act) : null,
   ];
