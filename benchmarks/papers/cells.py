@@ -68,8 +68,12 @@ class Cells(Jobs):
             record = read_json(self.path(key), "cell")
         except LookalikeError:  # not there, or damaged: run it
             return None
-        same = isinstance(record, dict) and all(record.get(k) == v for k, v in self.identity(arguments).items())
-        return {"result": record["figures"]} if same and "figures" in record else None
+        if not isinstance(record, dict) or "figures" not in record:
+            return None
+        identity, revision = self.identity(arguments), record.get("revision", {})
+        # Revisions begin at 1, which an older file need not state.
+        same = all(identity["revision"].get(k, 1) == revision.get(k, 1) for k in {*revision, *identity["revision"]})
+        return {"result": record["figures"]} if same and record.get("settings") == identity["settings"] else None
 
     def run(self, key: str, function: Callable[..., Any], **arguments: Any) -> Any:
         """Return `function(**arguments)` without `revision`, from its stored figures if there are any."""

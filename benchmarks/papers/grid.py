@@ -148,10 +148,13 @@ def cell_key(cell: Cell, seed: int) -> str:
 
 
 def revisions(experiment: int, method: str | None = None) -> dict[str, int]:
-    """Revisions of an experiment and of the method it trains."""
+    """Revisions of an experiment and of the method it trains or adapts by."""
     from lookalike import methods
+    from lookalike.adaptation.methods import find
+    from lookalike.adaptation.settings import METHODS
 
-    return {"experiment": experiment, **({method: methods.find(method).revision} if method else {})}
+    known = {} if method is None else {method: (find if method in METHODS else methods.find)(method).revision}
+    return {"experiment": experiment, **known}
 
 
 def run_training(command: str, **options: Any) -> Any:

@@ -376,8 +376,8 @@ class AdaContrast(AdaptMethod):
         self.rows, self.probabilities = state["rows"], state["probabilities"]
 
 
-def find(task: AdaptTask) -> type[AdaptMethod]:
-    """The class of the method that the settings of a task name.
+def find(name: str) -> type[AdaptMethod]:
+    """The class of a method.
 
     Raises:
         LookalikeError: If the method does not learn.
@@ -385,6 +385,6 @@ def find(task: AdaptTask) -> type[AdaptMethod]:
     from lookalike.adaptation.t3ar import T3AR
 
     known: dict[str, type[AdaptMethod]] = {kind.name: kind for kind in (T3AR, FineTune, Tent, Shot, Mcc, AdaContrast)}
-    if task.settings.method not in known:
-        raise LookalikeError(f"`{task.settings.method}` does not learn.")
-    return known[task.settings.method]
+    if name not in known:
+        raise LookalikeError(f"`{name}` does not learn.")
+    return known[name]

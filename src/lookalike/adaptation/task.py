@@ -362,7 +362,7 @@ class AdaptTask:
     def make_method(self, context: Context) -> Method:
         from lookalike.adaptation.methods import find
 
-        return find(self)(self.settings, context, self)
+        return find(self.settings.method)(self.settings, context, self)
 
     def make_source(self, method: Method) -> Source:
         start = time.monotonic()

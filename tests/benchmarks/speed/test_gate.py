@@ -47,7 +47,7 @@ def test_recipes_are_what_their_names_say() -> None:
     rates = [settings("pool of noise", seed).lr for seed in range(5)]
     assert rates[0] == rates[4] and sorted(rates[:4], reverse=True) == rates[:4], "from ruin to what is hard to see"
     assert settings("swapped") == settings("merged") == settings("shot"), "good but for classes"
-    assert settings("t3ar") == AdaptSettings(layer=simulated_adaptations.LAYER), "the defaults of adapt"
+    assert settings("t3ar") == AdaptSettings(layer="stage4"), "the defaults of adapt"
     p = np.array([[0.6, 0.3, 0.1], [0.5, 0.1, 0.4]])
     assert simulated_adaptations.CHANGES["swapped"](p, 0).tolist() == p[:, [2, 1, 0]].tolist()
     assert simulated_adaptations.CHANGES["merged"](p, 2)[:, 2].tolist() == [0.0, 0.0]
