@@ -1,7 +1,7 @@
 """The gate without labels for models without a classifier, judged once; see `gate`.
 
 Classes of the adaptations come from labeled images of the source, or from clusters of the target. An adaptation helps
-(harms) if MAP@R among held-out images rises (falls) by more than a point.
+(harms) if MAP@R among the images that it did not learn from rises (falls) by more than a point.
 """
 
 from __future__ import annotations
