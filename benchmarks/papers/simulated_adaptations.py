@@ -38,7 +38,7 @@ EXPERT = "efficientnet_lite2"
 CLUSTERS = 8  # as many as `adapt` finds in the domains of PACS
 HELP = ("bn", "tent", "shot", "t3ar", "adacontrast")
 _CONTRAST_ALONE: dict[str, Any] = {"lr": 3e-3, "weights": {"labels": 0.0}}
-# What each recipe changes in the settings; those not of HELP are made to do harm, in grades by the seed.
+# What each recipe changes in the settings; those not of HELP are made to do harm, in grades.
 RECIPES: dict[str, dict[str, Any]] = {
     **{name: {"method": name} for name in HELP},
     "rate x 30": {"method": "shot", "lr": 3e-2},
@@ -90,11 +90,11 @@ def source_model(data: str, domain: str, seed: int) -> Embedder:
     return t3ar_measure.source_model(t3ar_measure.domain(Path(data) / "pacs", "pacs", domain), seed, SCALE)
 
 
-def settings_of(recipe: str, seed: int = 0) -> AdaptSettings:
-    """What a recipe is run with. Harm comes in grades, by the seed: from ruin to what is hard to see."""
+def settings_of(recipe: str, grade: int = 0) -> AdaptSettings:
+    """What a recipe is run with. Harm comes in grades: from ruin to what is hard to see."""
     over = dict(RECIPES[recipe])
     if recipe in GRADED:
-        over["lr"] *= GRADES[seed % len(GRADES)]
+        over["lr"] *= GRADES[grade % len(GRADES)]
     return t3ar_measure.settings_for(SCALE, over)
 
 
@@ -112,12 +112,13 @@ def adapted(
     pool: list[Features],
     recipe: str,
     seed: int,
+    grade: int,
     *,
     centers: np.ndarray | None = None,
     moving: bool = False,
 ) -> tuple[Embedder, str | None]:
     """The adapted model, and what the stream alarm says. `centers` are prototypes; `moving`: of clusters."""
-    settings, layer = settings_of(recipe, seed), SCALE["adapt"]["layer"]
+    settings, layer = settings_of(recipe, grade), SCALE["adapt"]["layer"]
     if settings.method == "bn":
         parts = [to_tensor(learn.center[part]) for part in mixed_parts(learn.ids)]
         return recalibrated(base, parts, layer), None
@@ -137,7 +138,7 @@ def adapted(
     elif recipe == "pool is the target":
         outside = learn.center
     elif recipe == "shuffled labels":
-        some = rng.random(len(predicted)) < (0.7, 0.5, 0.35, 0.2)[seed % len(GRADES)]
+        some = rng.random(len(predicted)) < (0.7, 0.5, 0.35, 0.2)[grade % len(GRADES)]
         labels = predicted.copy()
         labels[some] = rng.permutation(labels[some])
     neighbors, scores = retrieved.among_used(), retrieved.scores
@@ -169,7 +170,7 @@ def adapted(
 
 
 def simulate(
-    *, data: str, source: str, target: str, seed: int, classifier: bool, recipes: list[str]
+    *, data: str, source: str, target: str, seed: int, grade: int, classifier: bool, recipes: list[str]
 ) -> list[dict[str, Any]]:
     """All recipes on one shift and seed: the gain on unseen images, and the gate's signals without labels.
 
@@ -178,6 +179,7 @@ def simulate(
         source: Domain that the model was trained on.
         target: Domain that it is adapted to.
         seed: Seed of the model, the split and the adaptations.
+        grade: How much harm the recipes made for it do, which classes are changed, and where prototypes come from.
         classifier: Judge classifiers; else embedders without their classifier.
         recipes: Names of recipes.
 
@@ -194,19 +196,19 @@ def simulate(
     centers, moving = None, False
     if not classifier:
         base.classifier = None
-        centers, moving = _prototypes(base, data, source, learn, seed)
+        centers, moving = _prototypes(base, data, source, learn, seed, grade)
     before, reported = predict(base, layer, every.center[unseen])
     vectors = embedded(Embedder.from_pretrained(EXPERT, device=CPU), aside.ids, aside.table)
     rows, shot = [], None
     for recipe in recipes:
         if recipe not in CHANGES or shot is None:
-            model, alarm = adapted(base, learn, pool, recipe, seed, centers=centers, moving=moving)
+            model, alarm = adapted(base, learn, pool, recipe, seed, grade, centers=centers, moving=moving)
         else:  # the same model, whose predictions are changed
             model, alarm = shot
         shot = (model, alarm) if recipe == "shot" else shot
         after, now = predict(model, layer, every.center[unseen])
         if classifier:
-            now = CHANGES[recipe](now, seed) if recipe in CHANGES else now
+            now = CHANGES[recipe](now, grade) if recipe in CHANGES else now
             right = [float((p.argmax(1) == labels).mean()) for p in (reported, now)]
             figures = gate.classifier_signals(reported[at], now[at], vectors)
         else:
@@ -218,10 +220,12 @@ def simulate(
     return rows
 
 
-def _prototypes(base: Embedder, data: str, source: str, learn: Features, seed: int) -> tuple[np.ndarray, bool]:
-    """Of labeled images of the source, or of clusters of the target, in turns by the seed; and whether they move."""
+def _prototypes(
+    base: Embedder, data: str, source: str, learn: Features, seed: int, grade: int
+) -> tuple[np.ndarray, bool]:
+    """Of labeled images of the source, or of clusters of the target, in turns by the grade; and whether they move."""
     layer = SCALE["adapt"]["layer"]
-    if seed % 2:
+    if grade % 2:
         gallery = domain_features(data, source)
         inside = predict(base, layer, gallery.center)[0]
         return target_classes.prototypes(inside, gallery.labels, int(gallery.labels.max()) + 1), False
@@ -229,24 +233,24 @@ def _prototypes(base: Embedder, data: str, source: str, learn: Features, seed: i
     return target_classes.spherical(rows, CLUSTERS, seed=seed), True
 
 
-def _pair(p: np.ndarray, seed: int) -> tuple[int, int]:
-    """Two classes that follow each other by how much they are predicted; which two, the seed says."""
-    first = seed % (p.shape[1] - 1)
+def _pair(p: np.ndarray, grade: int) -> tuple[int, int]:
+    """Two classes that follow each other by how much they are predicted; which two, the grade says."""
+    first = grade % (p.shape[1] - 1)
     a, b = np.argsort(-p.sum(0), kind="stable")[first : first + 2]
     return int(a), int(b)
 
 
-def _swapped(p: np.ndarray, seed: int) -> np.ndarray:
+def _swapped(p: np.ndarray, grade: int) -> np.ndarray:
     """Two classes exchanged."""
-    a, b = _pair(p, seed)
+    a, b = _pair(p, grade)
     out = p.copy()
     out[:, [a, b]] = p[:, [b, a]]
     return out
 
 
-def _merged(p: np.ndarray, seed: int) -> np.ndarray:
+def _merged(p: np.ndarray, grade: int) -> np.ndarray:
     """A class given to another."""
-    a, b = _pair(p, seed)
+    a, b = _pair(p, grade)
     out = p.copy()
     out[:, a] += out[:, b]
     out[:, b] = 0.0
