@@ -155,5 +155,5 @@ def test_mistakes_of_the_program_are_not_taken_for_trouble(folder: Path) -> None
 
     with pytest.raises(ZeroDivisionError):
         watch(wrong, FolderWatcher(folder), every=0, sleep=lambda _: None)
-    with pytest.raises(LookalikeError, match="no folder"):
+    with pytest.raises(LookalikeError, match="does not exist: give a folder"):
         index(folder=folder / "nowhere", watch=True)

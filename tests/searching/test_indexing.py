@@ -331,7 +331,7 @@ def test_bad_input_gives_a_one_line_error_and_leaves_nothing(
             index(**{"folder": folder, "model": model, "index": tmp_path / "index", "progress": False, **options})
         assert not (tmp_path / "index").exists()
 
-    refuse("no folder", folder=tmp_path / "nowhere")
+    refuse("does not exist: give a folder", folder=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     refuse("images", folder=tmp_path / "empty")
     refuse("did you mean `local`", store="locale")

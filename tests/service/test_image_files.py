@@ -14,7 +14,8 @@ import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from lookalike.data import content_id, decode
+from lookalike.core.files import hash_bytes
+from lookalike.data import decode
 from lookalike.searching import Index, index
 from lookalike.service import create_app
 from lookalike.service.middleware import LOOPBACK
@@ -175,12 +176,13 @@ def test_thumbnails_and_originals_from_inside_tables_and_shards(kind: str, tmp_p
     service = Service(Index.open(tmp_path / "index"), [])
     app = create_app(service, hosts=LOOPBACK)
     client = TestClient(app, base_url="http://127.0.0.1:8080")
-    contents = {content_id(decode(file.read_bytes())): file for file, _ in rows_of(photos)}
+    files = {hash_bytes(file.read_bytes()): file for file, _ in rows_of(photos)}
     records = [record for part in service.index.store.scan() for record in part]
     assert len(records) == 24
     for record in records[::7]:
-        file = contents[record.payload["content_id"]]
-        original = client.get(f"/original/{quoted(record.id)}")
-        assert original.status_code == 200 and np.array_equal(decode(original.content), decode(file.read_bytes()))
+        file = files[record.payload["_hash"]]
+        original = client.get(f"/original/{quote(record.id)}")
+        assert original.status_code == 200, original.text
+        assert np.array_equal(decode(original.content), decode(file.read_bytes()))
         assert client.get(f"/thumb/{record.payload['content_id']}/96.jpg").content.startswith(b"\xff\xd8")
     service.close()

@@ -9,7 +9,14 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Run `lookalike` with the arguments of this process."""
+    """Run `lookalike` with the arguments of this process.
+
+    Example:
+        >>> sys.argv = ["lookalike", "--version"]
+        >>> main()
+        Traceback (most recent call last):
+        SystemExit: 0
+    """
     from lookalike.cli.app import run
     from lookalike.core.errors import Exit
 

@@ -40,6 +40,12 @@ class LossMethod(Method):
     Args:
         settings: An instance of the class's `Settings`: the arguments of the loss.
         context: What the training loop provides.
+
+    Example:
+        >>> class Warm(LossMethod):
+        ...     name, loss_class = "warm", la.losses.SupConLoss
+        >>> Warm.Settings().temperature
+        0.1
     """
 
     loss_class: ClassVar[type[nn.Module]]

@@ -11,7 +11,6 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import MAX_BYTES, FileTooLarge, format_bytes, hash_bytes, open_inside, read_part
-from lookalike.data.parquet_images import ROW_GROUPS
 
 # Columns that say how to open an image: stored with a `_` in front, not to filter by.
 _INTERNAL = (
@@ -95,6 +94,8 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
         length = payload.get("_length")
         with open_inside(root, name) as file:
             if (row := payload.get("_shard_row")) is not None:
+                from lookalike.data.parquet_images import ROW_GROUPS  # imports Arrow, which a search does without
+
                 data = ROW_GROUPS.value(file, payload["_shard_column"], int(row))
                 if len(data) > limit:
                     raise FileTooLarge(errno.EFBIG, f"the image is larger than {format_bytes(limit)}")
