@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests import helpers
@@ -14,6 +16,7 @@ from tests.adaptation.test_adapt_command import QUICK, always, ledger, receipts
 from torch import nn
 
 import lookalike as la
+from lookalike.adaptation import candidate
 from lookalike.adaptation.candidate import prepare
 from lookalike.adaptation.pool import read_pool
 from lookalike.adaptation.settings import AdaptRequest, resolve
@@ -50,6 +53,20 @@ def test_too_few_clusters_are_refused_before_the_work(embedder: Path, target: Pa
 def test_what_diverges_is_reported(embedder: Path, target: Path, tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="not finite at step"):
         la.adapt(model=embedder, target=target, settings={**QUICK, "lr": 1e30, "epochs": 6}, out=tmp_path / "run")
+
+
+def test_the_estimate_counts_how_often_shot_embeds_the_whole_target(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(candidate.time, "perf_counter", lambda: float(next(ticks)))
+    table, settings = table_of(target), {**QUICK, "method": "shot", "epochs": None, "steps": 30, "batch_size": 8}
+    few, all_of_them = (
+        candidate.estimate(small(4), part, read_pool([]), AdaptRequest(resolve(None, settings)))["steps"]
+        for part in (table.take(np.arange(20)), table)
+    )
+    # 240 images forward and backward, and 15 times 14 or 28 images forward, which takes a third of it.
+    assert (all_of_them - 30) / (few - 30) == pytest.approx(140 / 70) and all_of_them == pytest.approx(380 / 8)
 
 
 # ---- statistics --------------------------------------------------------------------------------------

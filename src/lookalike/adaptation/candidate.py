@@ -17,7 +17,7 @@ import torch
 
 from lookalike.adaptation import gate, pool_vectors, target_classes
 from lookalike.adaptation.gate import Decision
-from lookalike.adaptation.methods import AdaptMethod
+from lookalike.adaptation.methods import PSEUDO_LABELINGS, AdaptMethod
 from lookalike.adaptation.pool import Pool, Receipts, content_ids, read_pool, receipt_rows
 from lookalike.adaptation.pool_search import Retrieved
 from lookalike.adaptation.settings import AdaptRequest
@@ -201,9 +201,11 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
 
         batch = min(chosen.batch_size, count)
         steps = chosen.steps if chosen.epochs is None else chosen.epochs * max(1, count // batch)
-        # A strong view forward and backward; a weak one and the retrieved images forward, a third of it each.
+        # A strong view forward and backward; a weak one and the retrieved images forward, a third of it each. Beside
+        # the steps the whole target is embedded: by SHOT for its pseudo-labels, by others once to fill their banks.
         forward = 1 + chosen.num_neighbors * bool(len(pool)) if chosen.method == "t3ar" else 0
-        out["steps"] = steps * batch * seconds(step) / len(sample) * (1 + forward / 3)
+        whole = {"shot": min(steps, PSEUDO_LABELINGS), "t3ar": 1, "adacontrast": 1}.get(chosen.method, 0)
+        out["steps"] = (steps * batch * (1 + forward / 3) + whole * count / 3) * seconds(step) / len(sample)
     aside = len(target) - count
     judged = aside if request.judge is None else len(read_table(request.judge))
     labels = request.judge is not None or request.labeled  # else an expert embeds them too

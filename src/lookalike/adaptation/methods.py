@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from lookalike.models import Embedder
 
 
+PSEUDO_LABELINGS = 15
+"""How often SHOT computes its pseudo-labels in a run, about."""
+
+
 @contextlib.contextmanager
 def running_statistics(model: nn.Module) -> Iterator[None]:
     """Batch-norm layers use their running statistics inside, and leave them as they are."""
@@ -262,7 +266,7 @@ class Shot(AdaptMethod):
     @property
     def interval(self) -> int:
         """Steps between two computations of the pseudo-labels."""
-        return max(1, self.context.steps // 15)
+        return max(1, self.context.steps // PSEUDO_LABELINGS)
 
     def before_step(self) -> None:
         if self.pseudo_labels is None or (self.context.step - 1) % self.interval == 0:
