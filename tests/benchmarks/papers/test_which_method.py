@@ -34,6 +34,7 @@ def test_what_is_chosen_is_bold_and_what_was_not_measured_says_so() -> None:
     lines = which_method.table(rows).splitlines()
     assert "**`a`**" in lines[2] and "+1.1 (" in lines[2] and "| 3 s |" in lines[2]
     assert lines[3].count("not measured") == 2 and "**" not in lines[3]
+    assert "| +5.6 (one seed) of recall@1 |" in which_method.table([row("a", 5.6)]), "an interval needs more"
     choice = which_method.choices([*rows, *(replace(row(n), data=d) for n, d in DATA)])
     assert choice["train"]["few images"]["why"].endswith("on images; the only one measured")
     assert choice["train"]["many images"] == {"method": "ms", "why": "the default; nothing is measured so far"}
