@@ -163,7 +163,7 @@ def load(clients: int, seconds: float) -> dict[str, Any]:
         server.send_signal(signal.SIGINT)
         server.wait(timeout=60)
         with contextlib.closing(Database(Path(base) / "home" / FILE)) as database:
-            left = database.rows("SELECT count(*) FROM upload")[0][0]
+            left = database.fetch("SELECT count(*) FROM upload")[0][0]
     codes = sum((one.codes for one in crowd), Counter())
     times = sorted(t for one in crowd for t in one.times)
     third = max(len(levels) // 3, 1)

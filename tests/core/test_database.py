@@ -28,11 +28,11 @@ def test_a_full_disk_can_be_read(tmp_path: Path) -> None:
             while True:
                 file.write(bytes(4096))
         database = Database(tmp_path / "a.db")
-        assert database.rows("SELECT * FROM note") == [("gull",)]
+        assert database.fetch("SELECT * FROM note") == [("gull",)]
         database.close()
         with pytest.raises(DiskError, match="is full"):
             Database(tmp_path / "a.db", write=True)
-        assert Database(tmp_path / "a.db").rows("SELECT * FROM note") == [("gull",)]
+        assert Database(tmp_path / "a.db").fetch("SELECT * FROM note") == [("gull",)]
     finally:
         subprocess.run(["umount", "-l", tmp_path], check=True)
 
@@ -44,8 +44,8 @@ def test_a_statement_ends_when_its_request_does(tmp_path: Path) -> None:
     token = CANCELLED.set(lambda: time.monotonic() - start > 0.2)
     try:
         with pytest.raises(Unavailable, match="too long"):
-            database.rows(endless)
+            database.fetch(endless)
     finally:
         CANCELLED.reset(token)
-    assert time.monotonic() - start < 5 and database.rows("SELECT 1") == [(1,)]
+    assert time.monotonic() - start < 5 and database.fetch("SELECT 1") == [(1,)]
     database.close()

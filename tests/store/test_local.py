@@ -280,7 +280,7 @@ def test_the_first_pass_over_int8_copies_is_exact(
     monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
     store, rng = LocalStore.open(str(clustered[0])), np.random.default_rng(3)
     graph, rows = store.load_graph(), store.state().vectors
-    assert graph is not None and graph.info.error < 0.1 and np.isfinite(graph.info.pass_seconds)
+    assert graph is not None and graph.info.error < 0.02 and np.isfinite(graph.info.pass_seconds)
     assert np.array_equal(graph._codes, quantize(rows[graph._rows], graph.info.scale)), "each copy knows its row"
     noise = rng.normal(size=(40, 96)) / np.sqrt(96)
     queries = np.concatenate([rows[::150] + 0.5 * noise, noise[:20], rows[:5], -rows[:5]]).astype(np.float32)
@@ -351,14 +351,17 @@ def test_ranges_of_numbers_and_dates(tmp_path: Path) -> None:
         {"width": 1200, "taken": "2024-08-31 12:00:00"},
         {"width": "wide", "taken": "2025"},
         {"width": ["3", "2000"], "taken": "2024-07-01T00:30:00+02:00"},
+        {"width": float("nan"), "taken": "nan"},
+        {"width": None},
     ]
-    store.upsert([str(i) for i in range(5)], vectors(5), lines)
+    store.upsert([str(i) for i in range(7)], vectors(7), lines)
+    assert store.verify() == []
     cases: list[tuple[Condition, set[str]]] = [
         (Condition("width", low="1000"), {"1", "2", "4"}),
         (Condition("width", low="1000", strict=True), {"2", "4"}),
         (Condition("width", high="1000"), {"0", "1", "4"}),
         (Condition("width", low="900", high="1100"), {"1"}),
-        (Condition("width", low="1000", negate=True), {"0", "3"}),
+        (Condition("width", low="1000", negate=True), {"0", "3", "5", "6"}),
         (Condition("taken", low="2024-06"), {"1", "2", "4"}),
         (Condition("taken", low="2024-06", high="2024-08"), {"1", "2", "4"}),
         (Condition("taken", high="2024-06"), {"0", "1", "4"}),
@@ -367,7 +370,7 @@ def test_ranges_of_numbers_and_dates(tmp_path: Path) -> None:
     ]
     for condition, expected in cases:
         assert {r.id for part in store.scan(where=[condition]) for r in part} == expected, condition
-        assert {str(i) for i, line in enumerate(lines) if condition.matches(line[condition.column])} == expected
+        assert {str(i) for i, line in enumerate(lines) if condition.matches(line.get(condition.column))} == expected
     store.close()
 
 

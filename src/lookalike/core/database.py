@@ -101,13 +101,17 @@ class Database:
             self._connections.append(connection)
         return connection
 
+    def _take(self) -> sqlite3.Connection:
+        """A connection that no other thread uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self.connect()
+
     @contextlib.contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
         """Run a block in one transaction; an error undoes it."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.connect()
+        connection = self._take()
         with self.errors():
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -120,15 +124,16 @@ class Database:
             finally:
                 self._idle.append(connection)
 
-    def fetch(self, statement: str, values: Sequence[Any]) -> list[Any]:
-        """Return the rows of a query, which is a transaction of its own; for any number of threads."""
-        try:
-            connection = self._idle.pop()
-        except IndexError:
-            connection = self.connect()
+    def fetch(self, statement: str, values: Sequence[Any] = (), *, optional: bool = False) -> list[Any]:
+        """Return the rows of a query, a transaction of its own; with ``optional``, none if its table is missing."""
+        connection = self._take()
         with self.errors():
             try:
                 return connection.execute(statement, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if optional and "no such table" in str(error):
+                    return []
+                raise
             finally:
                 self._idle.append(connection)
 
@@ -145,16 +150,6 @@ class Database:
                 if connection in self._connections:
                     self._connections.remove(connection)
             connection.close()
-
-    def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query; none if its table was not created yet."""
-        with self.errors():
-            try:
-                return self.connection.execute(query, values).fetchall()
-            except sqlite3.OperationalError as error:
-                if "no such table" in str(error):
-                    return []
-                raise
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -235,7 +230,7 @@ def user_rows(query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     if not (home() / FILE).exists():
         return []
     with contextlib.closing(Database(home() / FILE)) as database:
-        return database.rows(query, values)
+        return database.fetch(query, values, optional=True)
 
 
 def marks(values: Any) -> str:

@@ -45,10 +45,7 @@ class Tags:
             if not (self.folder / FILE).exists():
                 return []
             self._database = Database(self.folder / FILE)
-        with self._database.transaction(write=False) as connection:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'tag'").fetchone():
-                return []
-            return connection.execute(query, values).fetchall()
+        return self._database.fetch(query, values, optional=True)
 
     def close(self) -> None:
         """Close the database."""

@@ -80,7 +80,7 @@ class KeyStore:
                 self._database = Database(path)
             if self._database is None:
                 return []
-            return [Key(*row) for row in self._database.rows("SELECT * FROM key ORDER BY rowid")]
+            return [Key(*row) for row in self._database.fetch("SELECT * FROM key ORDER BY rowid", optional=True)]
 
     def _write(self, statement: str, *values: str) -> None:
         with contextlib.closing(user_database(SCHEMA)) as database, database.transaction() as connection:

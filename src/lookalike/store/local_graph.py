@@ -36,15 +36,18 @@ class GraphLoader:
         self._thread = threading.Thread()
         self._loaded: tuple[int, Graph] | None = None  # with the version of the vectors
         self._attempt: tuple[int, str, bool] | None = None  # the last one to load or build it
+        self._seen: State | None = None  # the last state that it was loaded or built for
 
     def ready(self, state: State) -> Graph | None:
         """Return the graph if it is loaded; otherwise it is checked and loaded, or built, in the background."""
-        if state.graph is None and state.count < GRAPH_ROWS:
-            return None
-        attempt = (state.version, state.graph.file if state.graph else "", is_stale(state))
-        if attempt != self._attempt and not self._thread.is_alive():
+        if state is not self._seen:
+            if state.graph is None and state.count < GRAPH_ROWS:
+                return None
+            attempt = (state.version, state.graph.file if state.graph else "", is_stale(state))
             with self._guard:
-                if attempt != self._attempt:
+                if attempt == self._attempt:
+                    self._seen = state
+                elif not self._thread.is_alive():
                     self._attempt = attempt
                     self._thread = threading.Thread(target=self._load, daemon=True)
                     self._thread.start()

@@ -124,7 +124,7 @@ def points_of(value: object) -> list[tuple[str, float]]:
     """Return what ranges compare of a value: ``("number", x)`` and ``("date", seconds)`` for each of its entries."""
     points: list[tuple[str, float]] = []
     for entry in value if isinstance(value, list) else [value]:
-        if isinstance(entry, (int, float)) and not isinstance(entry, bool):
+        if isinstance(entry, (int, float)) and not isinstance(entry, bool) and entry == entry:  # NaN lies in no range
             points.append(("number", float(entry)))
         elif isinstance(entry, str):
             if _NUMBER.fullmatch(entry):
@@ -350,12 +350,12 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     """
     rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
     _check_dim(rows.shape[1], dim)
-    squares = np.einsum("ij,ij->i", rows, rows)  # several times as fast as `norm` for one query
-    if not (squares < np.inf).all():
+    norms: Vectors = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # several times as fast as `norm` for one query
+    if not np.isfinite(norms).all():
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
-    if not (squares >= 1e-12).all():
+    if norms.min(initial=1.0) < 1e-6:
         raise LookalikeError("A query's vector is zero.")
-    return np.asarray(rows / np.sqrt(squares)[:, None], dtype=np.float32)
+    return rows / norms[:, None]
 
 
 def checked(
