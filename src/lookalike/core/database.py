@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import disk_errors, free_bytes, to_json
@@ -45,6 +45,8 @@ class Database:
         [('gull',)]
         >>> database.close()
     """
+
+    commits: ClassVar[int] = 0  # by this process, to any database: a hint that what was read may be old
 
     def __init__(self, path: str | Path, *, write: bool = False, schema: str = "") -> None:
         self.path, self.write = Path(path), write
@@ -117,6 +119,7 @@ class Database:
             try:
                 yield connection
                 connection.execute("COMMIT")
+                Database.commits += write
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

@@ -306,25 +306,26 @@ def _append(path: Path, line: dict[str, Any]) -> None:
 _MOVES = "CREATE TABLE IF NOT EXISTS move(id TEXT PRIMARY KEY, root TEXT NOT NULL, batch TEXT NOT NULL)"
 
 
-def _root_key(root: Path) -> str:
+def root_key(root: Path) -> str:
+    """Return the key of what is stored about an image folder."""
     return hash_bytes(str(root.resolve()))[:16]
 
 
 def _history(root: Path) -> Any:
     locks = folders.private_folder(folders.home() / "moves")
-    return hold(locks / f"{_root_key(root)}.lock", f"Moving in `{root}`")
+    return hold(locks / f"{root_key(root)}.lock", f"Moving in `{root}`")
 
 
 def _batches(root: Path) -> list[Batch]:
     """The registered batches of a folder, oldest first."""
-    rows = user_rows("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (_root_key(root),))
+    rows = user_rows("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (root_key(root),))
     return [Batch(**json.loads(text)) for (text,) in rows]
 
 
 def _register(root: Path, batch: Batch) -> None:
     text = "INSERT INTO move VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE SET batch = excluded.batch"
     with contextlib.closing(user_database(_MOVES)) as database, database.transaction() as connection:
-        connection.execute(text, (batch.id, _root_key(root), json.dumps(batch.to_json())))
+        connection.execute(text, (batch.id, root_key(root), json.dumps(batch.to_json())))
 
 
 def _now() -> str:

@@ -15,11 +15,11 @@ import numpy as np
 
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import format_bytes, hash_bytes, printable
+from lookalike.core.files import format_bytes, printable
 from lookalike.core.progress import plural, say
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
-from lookalike.searching.file_moves import Batch, FileToMove
+from lookalike.searching.file_moves import Batch, FileToMove, root_key
 from lookalike.searching.image_facts import ImageFacts, read_image_facts
 from lookalike.searching.index_folder import Index
 from lookalike.searching.locate import find_index, is_index
@@ -311,7 +311,7 @@ _DISMISSED = "CREATE TABLE IF NOT EXISTS dismissed(root TEXT, id TEXT, PRIMARY K
 
 def dismissed(root: Path) -> set[str]:
     """Return the ids of groups that a user has marked as no duplicates."""
-    rows = user_rows("SELECT id FROM dismissed WHERE root = ?", (_root_key(root),))
+    rows = user_rows("SELECT id FROM dismissed WHERE root = ?", (root_key(root),))
     return {name for (name,) in rows}
 
 
@@ -321,8 +321,4 @@ def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
         "DELETE FROM dismissed WHERE (root, id) = (?, ?)" if undo else "INSERT OR IGNORE INTO dismissed VALUES (?, ?)"
     )
     with contextlib.closing(user_database(_DISMISSED)) as database, database.transaction() as connection:
-        connection.execute(text, (_root_key(root), name))
-
-
-def _root_key(root: Path) -> str:
-    return hash_bytes(str(root.resolve()))[:16]
+        connection.execute(text, (root_key(root), name))

@@ -13,6 +13,7 @@ import hashlib
 import os
 import sqlite3
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -45,6 +46,7 @@ from lookalike.store.protocol import (
 )
 from lookalike.store.scan import merge_neighbors, nearest
 
+FRESH = 1_000_000  # nanoseconds
 SELECTIONS = 32  # results of filters that are kept in memory
 BLOCK = 4096  # rows copied at a time
 STATE = "SELECT version, base, rows, removed, graph FROM store WHERE number = ?"
@@ -80,7 +82,7 @@ class Selection:
 class LocalStore(Queries):
     """A store in a folder; see :class:`Store`. Any number of processes read it while one writes.
 
-    Readers see each commit as a whole, at their next call. Open it with :meth:`open` or :meth:`create`.
+    Readers see each commit as a whole, another process's within a millisecond. Open it with :meth:`open` or :meth:`create`.
 
     Args:
         place: Folder of the store.
@@ -102,6 +104,7 @@ class LocalStore(Queries):
         self.tables = RowTables(number)
         self._guard, self._writing = threading.Lock(), threading.RLock()
         self._state: State | None = None
+        self._checked_at = (0, 0)  # when the state was last compared with the database
         self._selections: OrderedDict[Any, Selection] = OrderedDict()
         self._graphs = GraphLoader(self)
         with contextlib.ExitStack() as held:
@@ -154,9 +157,16 @@ class LocalStore(Queries):
     # -- state -----------------------------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Return what the store holds now; one statement tells whether it is what is known already."""
-        old, lines = self._state, self.database.fetch(STATE, (self.tables.number,))
+        """Return what the store holds now; one statement tells whether it is what is known already.
+
+        A loop of queries takes a state for a millisecond, unless this process has written to a database meanwhile.
+        """
+        old, checked_at = self._state, (time.monotonic_ns() // FRESH, Database.commits)
+        if old is not None and checked_at == self._checked_at:
+            return old
+        lines = self.database.fetch(STATE, (self.tables.number,))
         if old is not None and [old.line] == lines:
+            self._checked_at = checked_at
             return old
         with self._read() as (_, state):
             return state
@@ -230,6 +240,13 @@ class LocalStore(Queries):
             while len(self._selections) > SELECTIONS:
                 self._selections.popitem(last=False)
         return selection
+
+    def _selected(self, where: Where) -> tuple[State, Selection | None]:
+        if not where:
+            state = self.state()
+            return state, self._select(None, state, ())
+        with self._read() as (connection, state):
+            return state, self._select(connection, state, where)
 
     def remove_old_files(self, *patterns: str) -> None:
         """Delete what compactions, rebuilt graphs and kills have left; only the writer may delete vectors."""
@@ -353,6 +370,7 @@ class LocalStore(Queries):
 
     def close(self) -> None:
         self._held.close()
+        self._checked_at = (0, 0)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -378,13 +396,7 @@ class LocalStore(Queries):
 
         The rows are compared one by one, or the graph proposes candidates, whichever costs less for this filter.
         """
-        unit = unit_rows(queries, self.dim)
-        if not where:
-            state = self.state()
-            return self._neighbors(unit, k, state, self._select(None, state, ()), exact)
-        with self._read() as (connection, state):
-            selection = self._select(connection, state, where)
-        return self._neighbors(unit, k, state, selection, exact)
+        return self._neighbors(unit_rows(queries, self.dim), k, *self._selected(where), exact)
 
     def _search_payloads(
         self, queries: Vectors, k: int, where: Where, exact: bool
@@ -446,10 +458,7 @@ class LocalStore(Queries):
             return self.tables.facets(connection, column, limit, rows)
 
     def count(self, where: Where = ()) -> int:
-        if not where:
-            return self.state().count
-        with self._read() as (connection, state):
-            selection = self._select(connection, state, where)
+        state, selection = self._selected(where)
         return state.count if selection is None else len(selection.rows)
 
 
