@@ -82,7 +82,8 @@ class Selection:
 class LocalStore(Queries):
     """A store in a folder; see :class:`Store`. Any number of processes read it while one writes.
 
-    Readers see each commit as a whole, another process's within a millisecond. Open it with :meth:`open` or :meth:`create`.
+    Readers see each commit as a whole, another process's within a millisecond. It is made by :meth:`open` or
+    :meth:`create`.
 
     Args:
         place: Folder of the store.

@@ -355,7 +355,7 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
     if norms.min(initial=1.0) < 1e-6:
         raise LookalikeError("A query's vector is zero.")
-    return rows / norms[:, None]
+    return np.asarray(rows / norms[:, None], dtype=np.float32)
 
 
 def checked(
