@@ -39,6 +39,7 @@ BENCHES = {
     "sources": "benchmarks.speed.sources",
     "t3ar": "benchmarks.speed.t3ar",
     "train": "benchmarks.speed.train",
+    "two-jobs": "benchmarks.speed.two_jobs",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
 LONG = ("curve", "gate", "gate-embedders", "place", "search-million")

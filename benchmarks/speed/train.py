@@ -1,14 +1,11 @@
 """Training: a head on cached CUB features, and end to end on Cars: what is gained, how surely, in what time.
 
-And what a second job on the same cores costs, how fast training end to end is beside forward and backward alone and
-beside a plain PyTorch loop, and what the check of a checkpoint costs.
+And how fast training end to end is beside forward and backward alone and beside a plain PyTorch loop, and what the
+check of a checkpoint costs.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +14,10 @@ from typing import Any
 
 from benchmarks.speed import Bar, BenchContext
 from benchmarks.speed.measuring import interleaved, ratio
-from lookalike.core.files import read_json
 
 SEEDS = (0, 1, 2)
 ABOVE = 0.001  # points; the least that lies above 0 where three decimals are given
 RATIO = 1.5
-TWO_JOBS = 2.2  # two jobs share the cores: 2 would be without loss
 SIZES, BATCH, MODEL = (96, 224), 64, "efficientnet_lite0"
 OVER_BARE, OVER_PLAIN, BF16_GAIN, CARP_GAIN, CHECKED = 1.15, 1.0, 1.6, 1.5, 1.05
 
@@ -43,12 +38,6 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
         context.say("End to end on Cars, seed 0")
         figures["cars"] = actual = _run(cars, "cars", 0, Path(home) / "cars")
         bars.append(Bar("Cars end to end: recall@1 over the frozen model's", actual["ratio"], RATIO))
-        context.say("Two jobs at once")
-        figures["two_jobs"] = slowdown = two_jobs(Path(home))
-        bars += [
-            Bar(f"Two jobs at once: {stage}, over one alone", slowdown[stage], TWO_JOBS, "lower")
-            for stage in ("check", "features", "train", "measure")
-        ]
         context.say("Throughput end to end")
         figures["throughput"], more = throughput(Path(home), context.threads)
         bars += more
@@ -97,32 +86,6 @@ def _run(data: Path, recipe: str, seed: int, out: Path) -> dict[str, Any]:
         "seconds": {**result["seconds"], "all": round(seconds, 1)},
         "milliseconds_a_step": round(1000 * result["seconds"]["train"] / max(result["steps"], 1), 2),
     }
-
-
-def two_jobs(home: Path) -> dict[str, float]:
-    """How many times slower each stage of `train` is with a second one beside it on the same cores."""
-    from lookalike.data.synthetic import make_demo_images
-
-    data = home / "images"
-    make_demo_images(data, classes=40, images_per_class=16)
-    (alone,) = _jobs(data, home, ["alone"])
-    pair = _jobs(data, home, ["first", "second"])
-    return {stage: round(sum(job[stage] for job in pair) / 2 / max(alone[stage], 1e-9), 2) for stage in alone}
-
-
-def _jobs(data: Path, home: Path, names: list[str]) -> list[dict[str, float]]:
-    """Seconds by stage of jobs that run at the same time, each in a process with caches of its own."""
-    settings = ["views.mode=end_to_end", "model.size=96", "sampler.classes_per_batch=8", "evaluate_every=1000"]
-    words = [word for setting in settings for word in ("--set", setting)]
-    jobs = []
-    for name in names:
-        command = [sys.executable, "-m", "lookalike", "train", data, "--steps", "40", "--no-report", "--quiet"]
-        environment = {**os.environ, "LOOKALIKE_HOME": str(home / f"home-{name}")}
-        jobs.append(subprocess.Popen([*map(str, command), *words, "--out", str(home / name)], env=environment))
-    for job in jobs:
-        if job.wait():
-            raise RuntimeError(f"a training job ended with exit code {job.returncode}")
-    return [read_json(home / name / "result.json", "result")["seconds"] for name in names]
 
 
 def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> tuple[dict[str, Any], list[Bar]]:

@@ -57,6 +57,8 @@ def _index(done: Any, options: Options) -> Answer:
     if options.get("remove"):
         word = "To remove" if options.get(DRY_RUN) else "Removed"
         return Answer(done, [f"{word} from the index: {plural(done.deleted, 'image')}; the files stay where they are."])
+    if options.get(DRY_RUN):
+        return Answer(done, [f"Images   {done.counts}", "Nothing was indexed: leave out --dry-run to do it."], always=True)
     return Answer(done, str(done).splitlines())
 
 

@@ -260,8 +260,8 @@ def _parameter(command: str, parameter: Parameter, about: Command) -> inspect.Pa
         else:
             kind = _TYPES.get(parameter.kind, str)
         if parameter.kind in ("repeated", "settings"):
-            if re.search("[^s]s$", parameter.option):
-                names.append(parameter.option[:-1])  # `--filter A --filter B`
+            if re.search(r"\w{3}[^s]s$", parameter.option):  # `--filter A --filter B`, but no `--cor`
+                names.append(parameter.option[:-1])
             if text and "repeat" not in text:
                 text = f"{text.rstrip('.')}; may be repeated."
         names += [about.short[parameter.name]] if parameter.name in about.short else []

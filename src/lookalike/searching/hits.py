@@ -159,6 +159,8 @@ class Hits:
     def message(self) -> str:
         """The verdict without the time."""
         searched = f"in {plural(self.images, 'image')}"
+        if not self.images and self.filters:
+            return f"No image has {self.filters}"
         if self.kind == "uncalibrated":
             return f"Sorted by similarity, {searched}"
         word = next(word for word, kind in KINDS.items() if kind == self.kind)
@@ -176,6 +178,8 @@ class Hits:
     @property
     def detail(self) -> str:
         """The second line of the answer, where there is more to say."""
+        if not self.images:
+            return ""
         if self.kind == "uncalibrated":
             return self.note or NO_PERCENTAGES
         if self.kind == "none" and self.best is not None and self.best.probability is not None:

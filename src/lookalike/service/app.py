@@ -260,4 +260,4 @@ class Server(uvicorn.Server):
         service = getattr(getattr(self.config.app, "state", None), "service", None)
         if service is not None:
             service.stop_scans()
-        super().handle_exit(sig, frame)
+        self.should_exit = True  # never `force_exit`, which leaves the index open: the command line counts signals

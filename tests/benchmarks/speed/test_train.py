@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.speed import BenchContext, train
 from lookalike import training
-from lookalike.core.files import write_json
 from lookalike.data import synthetic
 
 
@@ -38,13 +35,12 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
         return SimpleNamespace(result=result(trained, low))
 
     monkeypatch.setattr(training, "train", fake)
-    monkeypatch.setattr(train, "two_jobs", lambda home: {"check": 1.4, "features": 2.0, "train": 2.2, "measure": 1.9})
     monkeypatch.setattr(train, "throughput", lambda home, threads: ({}, []))
     monkeypatch.setattr(train, "checkpoint_reading", lambda home: ({}, 1.01))
     figures, bars = train.run(BenchContext(data=tmp_path))
     assert calls == [("cub", 0), ("cub", 1), ("cub", 2), ("cars", 0)]
-    assert len(bars) == 3 * 3 + 1 + 4 + 1
-    timed = [bar for bar in bars if "seconds" in bar.name or "Two jobs" in bar.name or "checkpoint" in bar.name]
+    assert len(bars) == 3 * 3 + 1 + 1
+    timed = [bar for bar in bars if "seconds" in bar.name or "checkpoint" in bar.name]
     assert all(bar.ok for bar in timed)
     assert all(bar.ok is good for bar in bars if bar not in timed)
     assert [bar.name for bar in bars[:2]] == [
@@ -52,28 +48,6 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
     ]
     assert figures["cub"][0]["milliseconds_a_step"] == 10
     assert figures["bare"]["milliseconds_a_step"] > 0
-
-
-def test_two_jobs_are_compared_with_one_alone_stage_by_stage(tmp_path, monkeypatch):
-    started = []
-
-    class Job:
-        def __init__(self, words, env):
-            place = words.index("--out") + 1
-            seconds = (
-                {"prepare": 1.0, "train": 2.0} if words[place].endswith("alone") else {"prepare": 1.5, "train": 5.0}
-            )
-            write_json(Path(words[place]) / "result.json", {"seconds": seconds})
-            started.append((words[place], env["LOOKALIKE_HOME"]))
-
-        def wait(self):
-            return 0
-
-    few = functools.partial(synthetic.make_demo_images, size=32)
-    monkeypatch.setattr(synthetic, "make_demo_images", few)
-    monkeypatch.setattr(train.subprocess, "Popen", Job)
-    assert train.two_jobs(tmp_path) == {"prepare": 1.5, "train": 2.5}
-    assert len(started) == len({home for _, home in started}) == 3
 
 
 def test_throughput_sets_our_loop_beside_the_bare_cost_and_a_plain_loop(tmp_path, monkeypatch):

@@ -145,7 +145,7 @@ function verdict(answer, state, act) {
     return [
       h("h1", { tabindex: -1 }, "Sorted by similarity.", time),
       note
-        ? h("p", note)
+        ? h("p", withCode(note))
         : h(
             "p",
             "This index has no labeled pairs, so there are no percentages. ",
