@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lookalike.cli.output import Answer, link, rows, short, table
+from lookalike.cli.output import Answer, link, rows, table
+from lookalike.core.files import short_path
 
 if TYPE_CHECKING:
     from benchmarks.papers import ClaimResult
@@ -160,7 +161,7 @@ def _protocol(**options: Any) -> Answer:
         for row in result["rows"]
     ]
     lines = table(("shift", "method", "of the target", "seed", "accuracy, %"), body)
-    lines += rows([("Report", f"lookalike report {short(run.path)}")])
+    lines += rows(("Report", f"lookalike report {short_path(run.path)}"))
     return Answer({"run": run.path, **result}, lines, always=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 import shutil
 import sys
 import time
@@ -15,6 +14,7 @@ import numpy as np
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import short_path, typed_path
 from lookalike.core.progress import say
 from lookalike.core.run import Run
 
@@ -112,9 +112,9 @@ def demo(
         from lookalike.reporting import report as write_report
 
         report = write_report(run=run)
-        lines.append(("Report", str(_relative(report))))
+        lines.append(("Report", short_path(report)))
     lines.append(("Time", f"{time.monotonic() - start:.0f} s"))
-    lines.append(("Browse", f"{command()} serve {shlex.quote(str(_relative(path if run else index_path)))}"))
+    lines.append(("Browse", f"{command()} serve {typed_path(path if run else index_path)}"))
     return DemoResult(len(table), run.path if run else None, index_path, report, hits, lines)
 
 
@@ -174,10 +174,10 @@ def _train(source: Path, settings: dict[str, Any], path: Path, device: str, size
         run = train(data=source, model=model, out=path, seed=seed, device=device, settings=overrides)
     elif not _matches(Run(path), settings):
         raise LookalikeError(
-            f"`{_relative(path)}` is a run with other images or settings: choose another --out, or delete that folder."
+            f"`{short_path(path)}` is a run with other images or settings: choose another --out, or delete that folder."
         )
     elif Run(path).result.get("finished"):
-        say(f"Reusing the run {_relative(path)}.")
+        say(f"Reusing the run {short_path(path)}.")
         return Run(path)
     else:
         run = train(resume=path)
@@ -213,10 +213,4 @@ def _example_query(table: Table) -> Path | bytes:
 def command() -> str:
     """Return `lookalike` as it can be typed here: by its path where the folder of the environment is not searched."""
     script = Path(sys.executable).with_name("lookalike")
-    return "lookalike" if shutil.which("lookalike") or not script.exists() else shlex.quote(str(_relative(script)))
-
-
-def _relative(path: Path) -> Path:
-    """The path relative to the current folder, if it lies inside."""
-    path = Path(path).absolute()
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return "lookalike" if shutil.which("lookalike") or not script.exists() else typed_path(script)

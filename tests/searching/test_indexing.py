@@ -316,6 +316,7 @@ def test_a_dry_run_changes_nothing(folder: Path, model: Path, tmp_path: Path) ->
     place = tmp_path / "index"
     plan = index(folder=folder, model=model, index=place, dry_run=True, progress=False)
     assert plan.new == 24 and not place.exists()
+    assert str(plan).splitlines() == ["Images     24 new", "Nothing was indexed; leave out --dry-run to do it."]
     index(folder=folder, model=model, index=place, progress=False)
     (folder / "class-00" / "0.jpg").unlink()
     plan = index(folder=folder, index=place, dry_run=True, progress=False)

@@ -108,6 +108,8 @@ def test_filters(made: Any) -> None:
     }
     hits = ask(made, k=50, filters="path=class-04/1*")
     assert {hit.path for hit in hits} == {f"class-04/{n}.jpg" for n in (1, 10, 11)} and hits.images == 3
+    nothing = ask(made, filters=["label=class-09", "path=class-01/*"])
+    assert str(nothing).startswith("No image has label: class-09 and path: class-01/* (") and not nothing.detail
     with pytest.raises(LookalikeError, match="did you mean `label`"):
         ask(made, filters="lable=x")
     with pytest.raises(LookalikeError, match="COLUMN=VALUE"):

@@ -49,7 +49,7 @@ class Group(typer.core.TyperGroup):
 
 def summary(name: str) -> str:
     """One line about a command or a group."""
-    return GROUPS[name] if name in GROUPS else read_summary(COMMANDS[name].function).rstrip(".")
+    return (GROUPS[name] if name in GROUPS else read_summary(COMMANDS[name].function)).rstrip(".")
 
 
 def subgroup(name: str) -> Any:

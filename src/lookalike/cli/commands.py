@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.cli.generate import Command
-from lookalike.cli.output import Answer, confirm, interval, link, rows, significant, table, typed
-from lookalike.core.progress import plural
+from lookalike.cli.output import Answer, confirm, interval, link, rows, significant, table
+from lookalike.core.files import format_bytes, typed_path
+from lookalike.core.progress import plural, say, speed, warn
 
 Options = dict[str, Any]
 DRY_RUN = "dry_run"
@@ -19,10 +20,8 @@ YES = {"yes": "Do not ask for confirmation."}
 
 def _lines(result: Any, options: Options) -> Answer:
     """The result's own lines, and where the report can be drawn from."""
-    out = options.get("out")
-    return Answer(
-        result, [*str(result).splitlines(), *([f"Report: lookalike report {typed(out)}"] if out else [])], True
-    )
+    report = [f"Report: lookalike report {typed_path(options['out'])}"] if options.get("out") else []
+    return Answer(result, [*str(result).splitlines(), *report], always=True)
 
 
 # ---- start ---------------------------------------------------------------------------------------
@@ -31,8 +30,8 @@ def _lines(result: Any, options: Options) -> Answer:
 def _demo(done: Any, options: Options) -> Answer:
     from lookalike.demo import command
 
-    search = f"{command()} search {typed(done.hits.query)} --index {typed(done.index)}"
-    return Answer(done, [f"$ {search}", *[f"  {line}" for line in str(done.hits).splitlines()[:4]], *rows(done.lines)])
+    search = f"{command()} search {typed_path(done.hits.query)} --index {typed_path(done.index)}"
+    return Answer(done, [f"$ {search}", *[f"  {line}" for line in str(done.hits).splitlines()[:4]], *rows(*done.lines)])
 
 
 def _doctor(report: Any, options: Options) -> Answer:
@@ -57,20 +56,15 @@ def _index(done: Any, options: Options) -> Answer:
     if options.get("remove"):
         word = "To remove" if options.get(DRY_RUN) else "Removed"
         return Answer(done, [f"{word} from the index: {plural(done.deleted, 'image')}; the files stay where they are."])
-    if options.get(DRY_RUN):
-        return Answer(done, [f"Images   {done.counts}", "Nothing was indexed: leave out --dry-run to do it."], always=True)
     return Answer(done, str(done).splitlines())
 
 
 def _search(result: Any, options: Options) -> Answer:
     lines: list[str] = []
-    said = ""
+    note = ""
     for answer in result if isinstance(result, list) else [result]:
-        detail = getattr(answer, "detail", "")
-        own = str(answer).splitlines()
-        if detail and detail == said:  # a note on all answers stands once
-            own.remove(detail)
-        said = detail
+        own = [line for line in str(answer).splitlines() if line != note]  # a note on all answers stands once
+        note = getattr(answer, "detail", "") or "\n"
         lines += [""] * bool(lines) + own
     return Answer(result, lines, always=True)
 
@@ -92,8 +86,6 @@ def _index_in_background(function: Callable[..., Any], options: Options) -> Any:
 
 def _duplicates(function: Callable[..., Any], options: Options) -> Any:
     """Ask before files are moved."""
-    from lookalike.core.files import format_bytes
-
     yes = options.pop("yes", False)
     if (options.get("move") or options.get("move_to")) and not (options.get(DRY_RUN) or yes or options.get("back")):
         plan = function(**{name: options[name] for name in ("source", "kinds", "prefer") if name in options})
@@ -115,15 +107,13 @@ def _switch(manifest: Any, options: Options) -> Answer:
 
 
 def _backup(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import format_bytes
-
-    lines = [f"Backup    {done.path}: {plural(done.images, 'image')}, {format_bytes(done.bytes)}"]
-    return Answer(done, [*lines, f"Restore   lookalike restore {typed(done.path)}"])
+    size = f"{plural(done.images, 'image')}, {format_bytes(done.bytes)}"
+    return Answer(done, [f"Backup    {done.path}: {size}", f"Restore   lookalike restore {typed_path(done.path)}"])
 
 
 def _restore(done: Any, options: Options) -> Answer:
-    lines = [f"Index     {done.name}: {plural(done.images, 'image')} in {done.path}"]
-    return Answer(done, [*lines, f"Search    lookalike search IMAGE --index {done.name}"])
+    where = f"{plural(done.images, 'image')} in {done.path}"
+    return Answer(done, [f"Index     {done.name}: {where}", f"Search    lookalike search IMAGE --index {done.name}"])
 
 
 def _verify(done: Any, options: Options) -> Answer:
@@ -131,8 +121,6 @@ def _verify(done: Any, options: Options) -> Answer:
 
 
 def _purge(function: Callable[..., Any], options: Options) -> Answer:
-    from lookalike.core.files import format_bytes
-
     index = options["index"]
     plan = function(index=index, dry_run=True)
     size = format_bytes(plan.bytes)
@@ -163,16 +151,14 @@ def _train(done: Any, options: Options) -> Answer:
     how = f"{result['method']}, {plural(result['steps'], 'step')}, best at {result['best_step']:,}"
     trained = path / "trained"  # saved beside a starting model that was kept
     lines = rows(
-        [
-            ("Images", ", ".join(f"{count:,} {name}" for name, count in result["images"].items())),
-            ("Model", f"{result['model']}, {how}"),
-            ("Time", describe_stages(result["seconds"])),
-            ("Recall@1", "  ".join(values)),
-            ("Verdict", result["verdict"]),
-            ("Saved", f"{result['selected']}, in {link(path / 'model')}"),
-            ("Report", f"lookalike report {typed(path)}"),
-            ("Next", f"lookalike index FOLDER --model {typed(trained if trained.exists() else path)}"),
-        ]
+        ("Images", ", ".join(f"{count:,} {name}" for name, count in result["images"].items())),
+        ("Model", f"{result['model']}, {how}"),
+        ("Time", describe_stages(result["seconds"])),
+        ("Recall@1", "  ".join(values)),
+        ("Verdict", result["verdict"]),
+        ("Saved", f"{result['selected']}, in {link(path / 'model')}"),
+        ("Report", f"lookalike report {typed_path(path)}"),
+        ("Next", f"lookalike index FOLDER --model {typed_path(trained if trained.exists() else path)}"),
     )
     return Answer({"run": path, **result}, lines)
 
@@ -182,26 +168,22 @@ def _adapt(done: Any, options: Options) -> Answer:
 
     if options.get(DRY_RUN):
         return Answer(done, str(done).splitlines(), always=True)
-    result, path = done.result, typed(done.path)
+    result, path = done.result, typed_path(done.path)
     counts, version = result["counts"], done.path / "versions" / str(result["version"])
+    learned = f"{plural(counts['learned_from'], 'image')}, judged by {plural(counts['judged'], 'other')}"
     lines = rows(
-        [
-            ("Method", f"{result['method']}: {result['why']}" if result.get("why") else result["method"]),
-            ("Classes", result["classes"]),
-            (
-                "Learned from",
-                f"{plural(counts['learned_from'], 'image')}, judged by {plural(counts['judged'], 'other')}",
-            ),
-            ("Evidence", result["evidence"]),
-            ("Pool", _pool_used(result["method"], counts)),
-            ("Time", describe_stages(result["seconds"])),
-            ("Model", link(done.path)),
-            ("Candidate", None if result["promoted"] else link(version / "model")),
-            ("Receipts", link(version / "receipts.json")),
-            ("Undo", f"lookalike rollback {path}" if result["promoted"] else None),
-            ("Use it anyway", None if result["promoted"] else f"lookalike promote {path}"),
-            ("Report", f"lookalike report {path}"),
-        ]
+        ("Method", f"{result['method']}: {result['why']}" if result.get("why") else result["method"]),
+        ("Classes", result["classes"]),
+        ("Learned from", learned),
+        ("Evidence", result["evidence"]),
+        ("Pool", _pool_used(result["method"], counts)),
+        ("Time", describe_stages(result["seconds"])),
+        ("Model", link(done.path)),
+        ("Candidate", None if result["promoted"] else link(version / "model")),
+        ("Receipts", link(version / "receipts.json")),
+        ("Undo", f"lookalike rollback {path}" if result["promoted"] else None),
+        ("Use it anyway", None if result["promoted"] else f"lookalike promote {path}"),
+        ("Report", f"lookalike report {path}"),
     )
     return Answer({"run": done.path, **result}, [result["verdict"], *lines], always=True)
 
@@ -214,8 +196,8 @@ def _pool_used(method: str, counts: dict[str, int]) -> str | None:
 
 
 def _promote(done: Any, options: Options) -> Answer:
-    undo = f"lookalike rollback {typed(done['model'])}" if done["promoted"] else None
-    lines = rows([("Version", done["version"]), ("Evidence", done["evidence"]), ("Undo", undo)])
+    undo = f"lookalike rollback {typed_path(done['model'])}" if done["promoted"] else None
+    lines = rows(("Version", done["version"]), ("Evidence", done["evidence"]), ("Undo", undo))
     return Answer(done, [done["verdict"], *lines], always=True)
 
 
@@ -234,46 +216,34 @@ def _forget(done: Any, options: Options) -> Answer:
 
 
 def _report(path: Any, options: Options) -> Answer:
-    from lookalike.core.files import format_bytes
-
     size = Path(path).stat().st_size
-    lines = rows([("Report", f"{link(path)}, {format_bytes(size)}"), ("Open", Path(path).as_uri())])
+    lines = rows(("Report", f"{link(path)}, {format_bytes(size)}"), ("Open", Path(path).as_uri()))
     return Answer({"report": path, "bytes": size}, lines)
 
 
 def _embed(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import format_bytes
-    from lookalike.core.progress import speed
-
     about = "about " * bool(options.get(DRY_RUN))
     took = f" ({about}{done.seconds:.0f} s, {speed(done.count / done.seconds)})" if done.seconds else ""
-    failures = [(f"{'Unreadable' if not i else ''}", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
-    more = [("", f"and {len(done.failures) - 3:,} more; --json names them all")] if len(done.failures) > 3 else []
+    failures = [("" if i else "Unreadable", f"{f.name}: {f.reason}") for i, f in enumerate(done.failures[:3])]
+    failures += [("", f"and {len(done.failures) - 3:,} more; --json names them all")] * (len(done.failures) > 3)
     size = f"would be about {format_bytes(done.bytes)}" if options.get(DRY_RUN) else format_bytes(done.bytes)
-    model = f" --model {typed(options['model'])}" if "model" in options else ""
+    model = f" --model {typed_path(options['model'])}" if "model" in options else ""
     lines = rows(
-        [
-            ("Images", f"{done.count:,}{took}"),
-            *failures,
-            *more,
-            ("Vectors", f"{done.dim} dimensions, by {done.model} ({done.fingerprint[:4]})"),
-            ("File", f"{link(done.out)}, {size}"),
-            ("Next", f"lookalike index {typed(options['source'])}{model}"),
-        ]
+        ("Images", f"{done.count:,}{took}"),
+        *failures,
+        ("Vectors", f"{done.dim} dimensions, by {done.model} ({done.fingerprint[:4]})"),
+        ("File", f"{link(done.out)}, {size}"),
+        ("Next", f"lookalike index {typed_path(options['source'])}{model}"),
     )
     return Answer(done, lines)
 
 
 def _export(done: Any, options: Options) -> Answer:
-    from lookalike.core.files import format_bytes
-
     lines = rows(
-        [
-            ("File", f"{link(done.out)}, {format_bytes(done.bytes)}, ONNX opset {done.opset}"),
-            ("Input", f"pixels: uint8, any batch × {done.size} × {done.size} × 3, RGB"),
-            ("Output", f"unit vectors of {done.dim} dimensions"),
-            ("Parity", f"differs from torch by at most {done.difference:.1e} (tolerance {done.tolerance:.0e})"),
-        ]
+        ("File", f"{link(done.out)}, {format_bytes(done.bytes)}, ONNX opset {done.opset}"),
+        ("Input", f"pixels: uint8, any batch × {done.size} × {done.size} × 3, RGB"),
+        ("Output", f"unit vectors of {done.dim} dimensions"),
+        ("Parity", f"differs from torch by at most {done.difference:.1e} (tolerance {done.tolerance:.0e})"),
     )
     return Answer(done, lines)
 
@@ -293,28 +263,24 @@ def _splits(function: Callable[..., Any], options: Options) -> Answer:
         random = significant(sum(control) / len(control)) if control else "–"
         body.append((split.id, split.step, significant(split.fid), random, len(split.train), *split.images, note))
     head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
-    following = f"lookalike shift run {typed(options['data'])} --splits {typed(path)}"
-    lines = table(head, body) + rows([("Written", link(path)), ("Next", following)])
+    following = f"lookalike shift run {typed_path(options['data'])} --splits {typed_path(path)}"
+    lines = table(head, body) + rows(("Written", link(path)), ("Next", following))
     return Answer({**made.to_json(), "path": path}, lines, always=True)
 
 
 def _warn_of_fewer(splits: Any, count: int) -> None:
-    from lookalike.core import progress
-
     if len(splits.splits) < count:
         classes = len(splits.data["classes"])
-        progress.say(
+        say(
             f"{len(splits.splits)} splits instead of {count}: "
             f"swapping and removing {classes} classes has no more steps."
         )
 
 
 def _warn_of_transfer(splits: Any, only: Sequence[int], others: Sequence[object]) -> None:
-    from lookalike.core import progress
-
     if others and only and splits.default not in only:
         names = ", ".join(f"`{Path(str(other)).name}`" for other in others)
-        progress.warn(
+        warn(
             f"Nothing is measured on {names}: transfer uses the models of the usual split, number {splits.default}, "
             "which --only leaves out; add it."
         )
@@ -352,20 +318,18 @@ def _fewshot(done: Any, options: Options) -> Answer:
 
 
 def _runs(done: Any, lines: list[str]) -> Answer:
-    lines += rows([("Runs", link(done.path)), ("Report", f"lookalike report {typed(done.path)}")])
+    lines += rows(("Runs", link(done.path)), ("Report", f"lookalike report {typed_path(done.path)}"))
     return Answer({"run": done.path, **done.result}, lines, always=True)
 
 
 def _place(placed: Any, options: Options) -> Answer:
     blind, out = placed.baseline, options.get("out")
     lines = rows(
-        [
-            ("Images", f"{placed.images:,}"),
-            ("Measure", f"images, of {placed.used:,}, whose nearest neighbor in the folder shows the same class"),
-            ("Interval", f"{100 * placed.level:.0f} %, calibrated on folders of known classes"),
-            ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
-            ("Report", f"lookalike report {typed(out)}" if out else None),
-        ]
+        ("Images", f"{placed.images:,}"),
+        ("Measure", f"images, of {placed.used:,}, whose nearest neighbor in the folder shows the same class"),
+        ("Interval", f"{100 * placed.level:.0f} %, calibrated on folders of known classes"),
+        ("Without data", f"between {blind.low:.2f} and {blind.high:.2f}"),
+        ("Report", f"lookalike report {typed_path(out)}" if out else None),
     )
     return Answer(placed, [placed.message, *lines], always=True)
 
@@ -428,21 +392,7 @@ GROUPS = {
 PANELS = {
     "Start": ("demo", "doctor"),
     "Search": ("index", "search", "duplicates", "serve"),
-    "Train and measure": (
-        "train",
-        "pretrain",
-        "recipes",
-        "evaluate",
-        "compare",
-        "models",
-        "adapt",
-        "promote",
-        "rollback",
-        "forget",
-        "shift",
-        "report",
-        "embed",
-        "export",
-    ),
+    "Train and measure": ("train", "pretrain", "recipes", "evaluate", "compare", "shift", "report"),
+    "Models": ("models", "adapt", "promote", "rollback", "forget", "embed", "export"),
     "Housekeeping": ("switch", "backup", "restore", "verify", "purge", "keys", "cache"),
 }

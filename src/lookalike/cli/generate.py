@@ -11,7 +11,7 @@ import importlib.util
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -321,8 +321,3 @@ def _convert(parameter: Parameter, value: Any) -> Any:
         example = "1,10,100" if parameter.kind == "wholes" else "10,20,200,180"
         raise LookalikeError(f"`{parameter.option}` is `{value}`; it must be {what} with commas, as in {example}.")
     return parts
-
-
-def names(signature: Signature) -> Sequence[str]:
-    """Names of the parameters that are options or arguments of the command."""
-    return [parameter.name for parameter in signature.parameters if parameter.name not in HIDDEN]

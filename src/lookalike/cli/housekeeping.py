@@ -19,7 +19,7 @@ def list_recipes() -> Answer:
     recipes = lookalike.recipes()
     lines: list[str] = []
     for command, following in NEXT.items():
-        lines += rows((recipe["name"], recipe["about"]) for recipe in recipes if recipe["command"] == command)
+        lines += rows(*((recipe["name"], recipe["about"]) for recipe in recipes if recipe["command"] == command))
         lines += [f"Next: {following.format('NAME')}", ""]
     return Answer(recipes, lines[:-1], always=True)
 
@@ -47,7 +47,7 @@ def copy_recipe(*, name: str, to: str | None = None) -> Answer:
 
     path = lookalike.recipes(copy=name, to=to)
     command = next(recipe["command"] for recipe in lookalike.recipes() if recipe["name"] == name)
-    return Answer({"name": name, "path": path}, rows([("Copied", link(path)), ("Next", NEXT[command].format(path))]))
+    return Answer({"name": name, "path": path}, rows(("Copied", link(path)), ("Next", NEXT[command].format(path))))
 
 
 def list_cache(*, kind: str | None = None) -> Answer:

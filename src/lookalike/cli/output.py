@@ -7,13 +7,14 @@ import ctypes
 import json
 import os
 import secrets
-import shlex
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from lookalike.core.files import short_path, to_plain
 
 _ESCAPE = f"<{secrets.token_hex(8)}>"  # in links until the lines are printed: no file name can contain it
 
@@ -55,7 +56,6 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
         result = answer()
     if result is None or distributed.follows():
         return
-    from lookalike.core.files import to_plain
     from lookalike.core.progress import for_terminal
 
     if as_json:
@@ -82,7 +82,7 @@ def _clean_stdout() -> Iterator[None]:
         os.close(stdout)
 
 
-def rows(pairs: Iterable[tuple[str, object]]) -> list[str]:
+def rows(*pairs: tuple[str, object]) -> list[str]:
     """Format `Name   value` lines with aligned values; pairs without a value are left out."""
     filled = [(name, str(value)) for name, value in pairs if value not in (None, "")]
     width = max((len(name) for name, _ in filled), default=0) + 3
@@ -106,23 +106,9 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def short(path: str | Path) -> str:
-    """Format a path as a person would type it from the current folder."""
-    path = Path(path)
-    try:
-        return path.absolute().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return str(path)
-
-
-def typed(path: str | Path) -> str:
-    """Format a path as it is typed in a command, quoted where it must be."""
-    return shlex.quote(short(path))
-
-
 def link(path: str | Path) -> str:
     """Format a path as a link on terminals that support it (OSC 8)."""
-    text = short(path)
+    text = short_path(path)
     if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"{_ESCAPE}]8;;{Path(path).absolute().as_uri()}{_ESCAPE}\\{text}{_ESCAPE}]8;;{_ESCAPE}\\"

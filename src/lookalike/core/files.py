@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import shlex
 import shutil
 import stat
 import tempfile
@@ -427,6 +428,17 @@ def printable(text: str) -> str:
     except UnicodeEncodeError:
         return "".join(f"%{ord(c) & 0xFF:02X}" if "\ud800" <= c <= "\udfff" else c for c in text)
     return text
+
+
+def short_path(path: str | Path) -> str:
+    """Return a path as a person would type it from the current folder."""
+    path, here = Path(path).absolute(), Path.cwd()
+    return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
+
+
+def typed_path(path: str | Path) -> str:
+    """Return a path as it is typed in a command, quoted where it must be."""
+    return shlex.quote(short_path(path))
 
 
 def hash_bytes(*parts: bytes | str) -> str:

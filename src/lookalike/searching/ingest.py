@@ -57,6 +57,7 @@ class IndexResult:
         calibrated: Whether scores were calibrated to probabilities.
         note: Why there are no probabilities, or a caveat about them.
         generation: Number of the generation.
+        planned: Whether this is what a run would do (`dry_run`).
     """
 
     name: str
@@ -77,6 +78,7 @@ class IndexResult:
     calibrated: bool = False
     note: str = ""
     generation: int = 1
+    planned: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
@@ -91,6 +93,8 @@ class IndexResult:
         return ", ".join(f"{count:,} {name}" for count, name in zip(counts, names, strict=True) if count) or "none"
 
     def __str__(self) -> str:
+        if self.planned:
+            return f"Images     {self.counts}\nNothing was indexed; leave out --dry-run to do it."
         rate = f", {speed(self.images_per_second)}" if self.images_per_second else ""
         lines = [
             f"Images     {self.counts} ({self.seconds:.0f} s{rate})",
@@ -294,6 +298,7 @@ class IndexUpdate:
         """Return what `run` would do; nothing is changed."""
         self.result.new, self.result.changed = len(self.changes.fresh), len(self.changes.touched)
         self.result.relabeled, self.result.images = len(self.changes.relabeled), len(self.table)
+        self.result.planned = True
         return self.result
 
     def run(self) -> IndexResult:
