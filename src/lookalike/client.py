@@ -7,7 +7,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -104,43 +104,43 @@ class Client:
             The hits, best first, with a verdict.
         """
         query = {"f": filters, "more": more, "less": less, "k": k, "like": like, "q": upload, "text": text}
-        query["box"] = ",".join(map(str, box)) if box else None
+        query["box"] = ",".join(map(str, box or ()))
         if image is None:
-            return self._get(Search, "/search", query)
+            return self._send(Search, "/search", query)
         data = image if isinstance(image, bytes) else Path(image).expanduser().read_bytes()
         boundary = uuid.uuid4().hex
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n\r\n'
         body = head.encode() + data + f"\r\n--{boundary}--\r\n".encode()
         kind = f"multipart/form-data; boundary={boundary}"
-        return self._send(Search, "POST", "/search", query | {"keep": keep}, body, kind)
+        return self._send(Search, "/search", query | {"keep": keep}, method="POST", body=body, kind=kind)
 
     def info(self) -> Info:
         """The index, its model, the limits of the server, and what this client may do."""
-        return self._get(Info, "/info")
+        return self._send(Info, "/info")
 
     def indexes(self) -> Indexes:
         """The indexes of the server."""
-        return self._get(Indexes, "/indexes")
+        return self._send(Indexes, "/indexes")
 
     def items(self, count: int = 24, *, filters: Sequence[str] = ()) -> list[Card]:
         """Some images, as different from each other as possible."""
-        return self._get(Items, "/items", {"sample": count, "f": filters}).items
+        return self._send(Items, "/items", {"sample": count, "f": filters}).items
 
     def item(self, name: str) -> Card:
         """An image by its id."""
-        return self._get(Card, f"/items/{quote(name)}")
+        return self._send(Card, f"/items/{quote(name)}")
 
     def facets(self, *, filters: Sequence[str] = ()) -> Facets:
         """The first values of every column with their numbers of images."""
-        return self._get(Facets, "/facets", {"f": filters})
+        return self._send(Facets, "/facets", {"f": filters})
 
     def facet(self, column: str, *, filters: Sequence[str] = (), find: str = "", limit: int = 200) -> Facet:
         """The values of a column, with `find` only those that contain it."""
-        return self._get(Facet, f"/facets/{quote(column, safe='')}", {"f": filters, "find": find, "limit": limit})
+        return self._send(Facet, f"/facets/{quote(column, safe='')}", {"f": filters, "find": find, "limit": limit})
 
     def folders(self, under: str = "", *, filters: Sequence[str] = ()) -> Folders:
         """The folders one level below `under`."""
-        return self._get(Folders, "/folders", {"under": under, "f": filters})
+        return self._send(Folders, "/folders", {"under": under, "f": filters})
 
     def thumbnail(self, card: Card, side: int = 256) -> bytes:
         """A JPEG of an image, with a longer side of 96, 256, 512 or 1024 pixels."""
@@ -152,15 +152,15 @@ class Client:
 
     def forget(self, upload: str) -> None:
         """Delete an upload that was kept."""
-        self._read("DELETE", self._address(f"/queries/{quote(upload)}"))
+        self._read("DELETE", self._address(f"/queries/{quote(upload)}", {}))
 
     def state(self) -> State:
         """The index and its jobs."""
-        return self._get(State, "/state")
+        return self._send(State, "/state")
 
     def update(self) -> Job:
         """Update the index from its image folder, in the background; see `wait`."""
-        return self._send(Job, "POST", "/index/update")
+        return self._send(Job, "/index/update", method="POST")
 
     def wait(self, job: Job, *, every: float = 0.5) -> Job:
         """Wait until a job has ended."""
@@ -172,34 +172,25 @@ class Client:
 
     def keys(self) -> Keys:
         """The API keys, without their secrets."""
-        return self._get(Keys, "/keys")
+        return self._send(Keys, "/keys")
 
     def new_key(self, name: str, *, write: bool = False) -> NewKey:
         """Create an API key; its secret is `key` of the answer."""
         body = json.dumps({"name": name, "rights": "write" if write else "read"}).encode()
-        return self._send(NewKey, "POST", "/keys", {}, body, "application/json")
+        return self._send(NewKey, "/keys", method="POST", body=body)
 
     def revoke_key(self, name: str) -> None:
         """Revoke an API key by its id or name."""
-        self._read("DELETE", self._address(f"/keys/{quote(name, safe='')}"))
+        self._read("DELETE", self._address(f"/keys/{quote(name, safe='')}", {}))
 
-    def _address(self, path: str, query: dict[str, Any] | None = None) -> str:
-        pairs = list(_pairs(query or {}))
-        return f"/api/v1{self._index}{path}{'?' if pairs else ''}{urlencode(pairs)}"
-
-    def _get(self, answer: type[A], path: str, query: dict[str, Any] | None = None) -> A:
-        return self._send(answer, "GET", path, query)
+    def _address(self, path: str, query: dict[str, Any]) -> str:
+        used = {name: value for name, value in query.items() if value not in (None, "")}
+        return f"/api/v1{self._index}{path}{'?' if used else ''}{urlencode(used, doseq=True)}"
 
     def _send(
-        self,
-        answer: type[A],
-        method: str,
-        path: str,
-        query: dict[str, Any] | None = None,
-        body: bytes | None = None,
-        kind: str = "application/json",
+        self, answer: type[A], path: str, query: dict[str, Any] | None = None, *, method: str = "GET", **sent: Any
     ) -> A:
-        return answer.model_validate_json(self._read(method, self._address(path, query), body, kind))
+        return answer.model_validate_json(self._read(method, self._address(path, query or {}), **sent))
 
     def _read(self, method: str, address: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
         headers = {"X-Lookalike": "1", "Content-Type": kind}
@@ -218,13 +209,6 @@ class Client:
             except OSError as error:
                 raise LookalikeError(f"The server at {self.url} does not answer ({error}).") from error
         raise AssertionError("unreachable")
-
-
-def _pairs(query: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    for name, value in query.items():
-        for one in value if isinstance(value, (list, tuple)) else [value]:
-            if one not in (None, ""):
-                yield name, str(one).lower() if isinstance(one, bool) else str(one)
 
 
 def _refused(error: urllib.error.HTTPError) -> RequestRefused:
