@@ -75,6 +75,11 @@ def test_a_command_is_its_python_function(name: str) -> None:
             assert parameter.default is None or ast.literal_eval(parameter.default) == declared
 
 
+def test_an_option_that_may_be_repeated_also_has_its_singular() -> None:
+    options = {param.name: param.opts for param in build("serve", COMMANDS["serve"]).params}
+    assert options["host_names"] == ["--host-names", "--host-name"] and options["cors"] == ["--cors"]
+
+
 @pytest.mark.parametrize(("one", "other"), [("evaluate", "compare"), ("train", "pretrain")])
 def test_options_that_two_commands_share_are_the_same(one: str, other: str) -> None:
     first, second = ({p.name: p for p in read_signature(COMMANDS[name].function).parameters} for name in (one, other))

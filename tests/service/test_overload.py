@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import shutil
+import signal
 import socket
 import sys
 import threading
@@ -441,6 +442,13 @@ def test_a_silent_client_holds_up_neither_a_switch_nor_the_end(served: Any, plac
         server.stop()
         assert not server.thread.is_alive() and time.monotonic() - start < 15
     assert service.index._store is None, "it was closed"
+
+
+def test_a_second_ctrl_c_does_not_leave_the_index_open() -> None:
+    server = app.Server(None)
+    for _ in range(2):
+        server.handle_exit(signal.SIGINT, None)
+    assert server.should_exit and not server.force_exit and server.exit_signal == signal.SIGINT
 
 
 def test_switching_with_a_held_request_is_honest(

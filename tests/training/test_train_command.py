@@ -137,7 +137,7 @@ def test_a_dry_run_does_nothing(folder, tiny, tmp_path):
     assert isinstance(plan, Plan)
     assert plan.settings.method.name == "supcon" and plan.settings.seed == 3
     assert "96" not in plan.facts["training"]
-    assert "supcon" in str(plan)
+    assert "supcon" in str(plan) and str(plan).splitlines()[-1].startswith(list(plan.facts)[-1])
     assert not (tmp_path / "runs").exists()
 
 

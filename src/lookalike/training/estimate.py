@@ -59,8 +59,8 @@ class Plan:
 
     def __str__(self) -> str:
         width = max(map(len, self.facts)) + 3
-        lines = [f"{name:<{width}}{value}" for name, value in self.facts.items()]
-        return "\n".join([*lines, "", yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False).rstrip()])
+        lines = [f"{name:<{width}}{value}" for name, value in self.facts.items()]  # last: they must not scroll away
+        return "\n".join([yaml.safe_dump(self.settings.model_dump(mode="json"), sort_keys=False), *lines])
 
 
 def plan_run(
