@@ -348,14 +348,16 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     Shape:
         - vectors: ``(Q, D)`` or ``(D,)``; output: ``(Q, D)``.
     """
-    rows = np.atleast_2d(np.asarray(vectors, dtype=np.float32))
+    rows = np.asarray(vectors, dtype=np.float32)
+    rows = rows[None] if rows.ndim == 1 else rows
     _check_dim(rows.shape[1], dim)
-    norms: Vectors = np.sqrt(np.einsum("ij,ij->i", rows, rows))  # several times as fast as `norm` for one query
-    if not np.isfinite(norms).all():
+    squares = np.einsum("ij,ij->i", rows, rows)  # several times as fast as `norm`, and plain numbers for one query
+    low, high = (squares.min(initial=1.0), squares.max(initial=1.0)) if len(rows) != 1 else (float(squares[0]),) * 2
+    if not high < np.inf:
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
-    if norms.min(initial=1.0) < 1e-6:
+    if low < 1e-12:
         raise LookalikeError("A query's vector is zero.")
-    return np.asarray(rows / norms[:, None], dtype=np.float32)
+    return np.asarray(rows / np.sqrt(squares)[:, None], dtype=np.float32)
 
 
 def checked(
