@@ -1,39 +1,24 @@
-"""Generated products: many classes of few images each, as in a shop's catalog.
-
-The drawing is a frozen copy of the vessels of `lookalike.data.synthetic`, so that the images of stored cells stay the
-same whatever the demo shows. Whoever changes it raises `VERSION`.
-"""
+"""Generated products: many classes of few images each, as in a shop's catalog."""
 
 from __future__ import annotations
 
-import csv
-import itertools
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-from PIL import Image, ImageFilter
-
 from lookalike.core import folders
-from lookalike.core.device import threads
-from lookalike.core.files import atomic_folder
 from lookalike.core.locks import wait_for_lock
-from lookalike.core.seeds import numpy_rng
 
 if TYPE_CHECKING:
     from lookalike.data import Table
 
-VERSION = 1
-"""Raise with every change that gives other images, and the revisions of the experiments that use them."""
 CLASSES, IMAGES_PER_CLASS, SIZE, SEED = 3000, 5, 80, 0
-NAMES = ("studio", "night")
+STYLES = ("studio", "night")
 
 
 def products(classes: int = CLASSES) -> Table:
     """The products, drawn once and cached; the first half of the classes trains, the second is the test.
+
+    Stored cells were measured on these images: a test holds them fast. Whoever has to change the drawing raises the
+    revisions of the experiments that use it.
 
     Args:
         classes: Number of classes, of five images each.
@@ -42,313 +27,11 @@ def products(classes: int = CLASSES) -> Table:
         The table with path, label and split.
     """
     from lookalike.data import read_table
+    from lookalike.data.synthetic import make_demo_images
 
-    folder = folders.cache("products") / f"version{VERSION}-{classes}"
+    folder = folders.cache("products") / f"{classes}-classes"
     with wait_for_lock(folder.with_suffix(".lock")):
-        if not folder.exists():
-            with atomic_folder(folder) as part:
-                draw_all(part, classes)
-    return read_table(folder / "table.csv", name="products")
-
-
-def draw_all(folder: Path, classes: int) -> None:
-    """Draw all images and write their table."""
-    designs = [make_design(SEED, number) for number in range(classes)]
-    # Bystanders are never one of the classes, so that no image shows two of them.
-    bystanders = [make_design(SEED, 100_000 + number) for number in range(60)]
-
-    def make(job: tuple[int, int]) -> dict[str, str]:
-        number, place = job
-        design, style = designs[number], NAMES[place % len(NAMES)]
-        path = f"{design.name}/{place:03d}-{style}.jpg"
-        image = draw(design, style, SIZE, bystanders, numpy_rng(SEED, "synthetic", number, place))
-        image.save(folder / path, "JPEG", quality=90)
-        return {"path": path, "label": design.name, "split": "train" if number < classes // 2 else "test"}
-
-    for design in designs:
-        (folder / design.name).mkdir()
-    with ThreadPoolExecutor(threads()) as pool:
-        rows = list(pool.map(make, itertools.product(range(classes), range(IMAGES_PER_CLASS))))
-    with (folder / "table.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-# --- classes: a profile and a motif ---
-
-STEPS = 512  # samples of a profile, from foot to top
-
-# Radii at equally spaced heights, in heights of the object.
-_PROFILES = {
-    "vase": (0.17, 0.27, 0.33, 0.31, 0.22, 0.13, 0.18),
-    "cup": (0.34, 0.40, 0.42, 0.42, 0.42, 0.43, 0.44),
-    "bottle": (0.19, 0.22, 0.22, 0.21, 0.12, 0.07, 0.08),
-    "bowl": (0.30, 0.46, 0.60, 0.70, 0.78, 0.84, 0.88),
-    "jar": (0.26, 0.37, 0.40, 0.37, 0.33, 0.24, 0.10),
-    "egg": (0.08, 0.25, 0.33, 0.36, 0.33, 0.24, 0.06),
-    "goblet": (0.26, 0.07, 0.06, 0.17, 0.27, 0.29, 0.27),
-    "top": (0.04, 0.14, 0.30, 0.44, 0.26, 0.08, 0.05),
-    "skittle": (0.18, 0.24, 0.22, 0.13, 0.11, 0.17, 0.08),
-    "urn": (0.20, 0.24, 0.30, 0.40, 0.34, 0.20, 0.26),
-}
-KINDS = tuple(_PROFILES)
-_OPEN = {"vase", "cup", "bottle", "bowl", "goblet", "urn"}
-
-
-@dataclass(frozen=True)
-class Design:
-    """One class. Lengths are in heights of the object, angles around its axis in turns."""
-
-    name: str
-    kind: str
-    radius: np.ndarray  # (STEPS,), from foot to top
-    slope: np.ndarray
-    motif: str
-    around: int  # repeats of the motif around the axis
-    along: float  # and along it
-    fill: float  # fraction of the surface that the motif covers
-    lean: float  # twist, amplitude or number of points, as the motif needs it
-    band: tuple[float, float]  # heights between which the motif is painted
-    gloss: float
-
-
-def make_design(seed: int, number: int) -> Design:
-    """Return class `number` of the products with this seed."""
-    from scipy.interpolate import PchipInterpolator
-
-    rng = numpy_rng(seed, "synthetic design", number)
-    # Every ten classes have each kind once, so both splits have all of them.
-    kinds = numpy_rng(seed, "synthetic kinds", number // len(KINDS)).permutation(len(KINDS))
-    kind = KINDS[int(kinds[number % len(KINDS)])]
-    motif = str(rng.choice(sorted(MOTIFS)))
-    corners = np.array(_PROFILES[kind]) * np.exp(rng.normal(0, 0.13, 7)) * np.exp(rng.normal(0, 0.08))
-    radius = PchipInterpolator(np.linspace(0, 1, 7), corners)(np.linspace(0, 1, STEPS)).astype(np.float32)
-    return Design(
-        name=f"{motif}-{kind}-{number:02d}",
-        kind=kind,
-        radius=radius,
-        slope=np.gradient(radius, 1 / (STEPS - 1)).astype(np.float32),
-        motif=motif,
-        around=int(rng.integers(4, 13)),
-        along=float(rng.uniform(2.0, 5.0)),
-        fill=float(rng.uniform(0.35, 0.6)),
-        lean=float(rng.uniform(0.5, 2.0)),
-        band=(float(rng.uniform(0.06, 0.3)), float(rng.uniform(0.68, 0.92))),
-        gloss=float(rng.uniform(0.1, 1.0)),
-    )
-
-
-def _smoothstep(value: np.ndarray, width: float = 0.12) -> np.ndarray:
-    """0 below zero, 1 above, with an edge of the given width."""
-    return np.clip(value / width + 0.5, 0, 1)
-
-
-# A motif maps a cell of the lattice to its coverage: x and y in the cell from -1 to 1, the position (turns around,
-# height within the band) for those that are continuous, and the design.
-Motif = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Design], np.ndarray]
-MOTIFS: dict[str, Motif] = {
-    "dotted": lambda x, y, a, v, d: _smoothstep(1.2 * d.fill - np.hypot(x, y)),
-    "diamond": lambda x, y, a, v, d: _smoothstep(1.7 * d.fill - np.abs(x) - np.abs(y)),
-    "petal": lambda x, y, a, v, d: _smoothstep(
-        1.3 * d.fill * np.sqrt(np.clip(1 - y * y, 0, 1)) * (1 - 0.45 * y) - np.abs(x)
-    ),
-    "leafy": lambda x, y, a, v, d: (
-        _smoothstep(0.8 * d.fill * (1 - y * y) - np.abs(x + 0.6 * y)) * _smoothstep(np.abs(x + 0.6 * y) - 0.07)
-    ),
-    "starry": lambda x, y, a, v, d: _smoothstep(
-        1.25 * d.fill * (0.72 + 0.28 * np.cos((4 + int(2 * d.lean)) * np.arctan2(y, x))) - np.hypot(x, y)
-    ),
-    "wavy": lambda x, y, a, v, d: _stripes(
-        v * d.along + 0.16 * d.lean * np.sin(2 * np.pi * a * (d.around // 2 + 1)), d.fill
-    ),
-    "zigzag": lambda x, y, a, v, d: _stripes(
-        v * d.along + 0.45 * d.lean * np.abs(2 * np.mod(a * d.around, 1) - 1), d.fill
-    ),
-    "scaled": lambda x, y, a, v, d: _smoothstep(0.1 + 0.2 * d.fill - np.abs(np.hypot(x, 0.9 * (y - 1)) - 1.1)),
-}
-
-
-def _stripes(place: np.ndarray, fill: float) -> np.ndarray:
-    return _smoothstep(fill - np.abs(2 * np.mod(place, 1) - 1))
-
-
-def _paint(d: Design, colors: np.ndarray, turns: np.ndarray, height: np.ndarray) -> np.ndarray:
-    """The color (..., 3) of the surface at an angle around the axis and a height."""
-    low, high = d.band
-    v = (height - low) / (high - low)
-    row = np.floor(v * d.along)
-    x, y = 2 * np.mod(turns * d.around + 0.5 * (row % 2), 1) - 1, 2 * np.mod(v * d.along, 1) - 1
-    inside = np.minimum(height - low, high - height)
-    motif = (MOTIFS[d.motif](x, y, turns, v, d) * _smoothstep(inside, 0.012))[..., None]
-    line = _smoothstep(0.018 - np.abs(inside), 0.012)[..., None]
-    color = colors[0] + motif * (colors[1] - colors[0])
-    return np.asarray(color + line * (colors[2] - color))
-
-
-# --- images: pose, light, surroundings, style ---
-
-
-@dataclass
-class _Pose:
-    """How an object stands in front of the camera; lengths in image sides."""
-
-    height: float
-    x: float  # middle of the foot
-    y: float
-    roll: float  # of the camera, in radians
-    tilt: float
-    spin: float  # in turns
-    light: np.ndarray  # direction to the lamp: right, up, towards the camera
-    colors: np.ndarray  # (3, 3): body, motif, borders
-
-
-@dataclass
-class _Style:
-    """Light and background of one image."""
-
-    lamp: np.ndarray
-    ambient: np.ndarray
-    background: np.ndarray  # (n, n, 3)
-    horizon: float
-
-
-def _hsv(hue: float, saturation: float, value: float) -> np.ndarray:
-    k = (np.array([5, 3, 1]) + hue * 6) % 6
-    return (value - value * saturation * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(np.float32)
-
-
-def _glaze(rng: np.random.Generator) -> np.ndarray:
-    """Colors of one object: hues apart, and the motif lighter or darker than the body."""
-    hue, values = rng.random(), (rng.uniform(0.25, 0.6), rng.uniform(0.8, 1.0))
-    body, motif = values if rng.random() < 0.5 else values[::-1]
-    first = _hsv(hue, rng.uniform(0.1, 0.75), body)
-    second = _hsv(hue + rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.75), motif)
-    return np.stack([first, second, _hsv(rng.random(), rng.uniform(0.2, 0.8), rng.uniform(0.3, 0.9))])
-
-
-def _pose(d: Design, rng: np.random.Generator, like: _Pose | None = None) -> _Pose:
-    """A random pose; under the camera and lamp of another object if one is given."""
-    height = float(min(rng.uniform(0.36, 0.78), rng.uniform(0.42, 0.84) / (2 * d.radius.max())))
-    azimuth, lift = rng.uniform(0.3, 1.25) * rng.choice([-1, 1]), rng.uniform(0.35, 1.0)
-    light = np.array([np.sin(azimuth) * np.cos(lift), np.sin(lift), np.cos(azimuth) * np.cos(lift)], np.float32)
-    roll, tilt = float(np.clip(rng.normal(0, 0.16), -0.4, 0.4)), float(rng.uniform(0.1, 0.4))
-    x, y = 0.5 + rng.uniform(-0.1, 0.1), 0.5 + 0.48 * height + rng.uniform(-0.03, 0.07)
-    if like is not None:
-        roll, tilt, light = like.roll, like.tilt, like.light
-    return _Pose(height, x, y, roll, tilt, rng.random(), light, _glaze(rng))
-
-
-def _grid(n: int) -> tuple[np.ndarray, np.ndarray]:
-    line = (np.arange(n, dtype=np.float32) + 0.5) / n
-    return line[None], line[:, None]
-
-
-def _render(canvas: np.ndarray, d: Design, pose: _Pose, style: _Style) -> None:
-    """Draw an object onto a canvas (n, n, 3)."""
-    n, reach = len(canvas), float(d.radius.max()) + abs(pose.roll)
-    x0, x1 = (int(np.clip((pose.x + side * reach * pose.height) * n, 0, n)) for side in (-1, 1))
-    y0 = int(np.clip((pose.y - (1.1 + reach * pose.tilt) * pose.height) * n, 0, n))
-    y1 = int(np.clip((pose.y + (0.1 + reach * pose.tilt) * pose.height) * n, 0, n))
-    x, y = _grid(n)
-    right, up = (x[:, x0:x1] - pose.x) / pose.height, (pose.y - y[y0:y1]) / pose.height
-    cos, sin = float(np.cos(pose.roll)), float(np.sin(pose.roll))
-    x, y = cos * right + sin * up, cos * up - sin * right
-
-    def radius(height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        index = (np.clip(height, 0, 1) * (STEPS - 1)).astype(np.intp)
-        return d.radius[index], d.slope[index]
-
-    h = y  # a point nearer to the camera appears lower in the image, and how near it is depends on its height
-    for _ in range(4):
-        r, slope = radius(h)
-        h = y + pose.tilt * np.sqrt(np.maximum(r * r - x * x, 0))
-    soft = pose.height * n
-    cover = np.clip((r - np.abs(x)) * soft + 0.5, 0, 1) * np.clip(np.minimum(h, 1 - h) * soft + 0.5, 0, 1)
-    u = np.clip(x / np.maximum(r, 1e-3), -1, 1)
-    length = 1 / np.sqrt(1 + slope * slope)
-    normal = np.stack([u * length, -slope * length, np.sqrt(1 - u * u) * length])
-    color = _paint(d, pose.colors, pose.spin + np.arcsin(u) / (2 * np.pi), np.clip(h, 0, 1))
-    mouth = float(d.radius[-1])
-    lid = np.clip((1 - np.hypot(x / mouth, (y - 1) / (mouth * pose.tilt))) * mouth * pose.tilt * soft + 0.5, 0, 1)
-    color += lid[..., None] * (pose.colors[2] * (0.35 if d.kind in _OPEN else 0.9) - color)
-    cover = np.maximum(cover, lid)
-
-    direct = 1.5 * np.clip(0.72 * np.tensordot(pose.light, normal, 1) + 0.28, 0, 1) ** 2
-    shine = d.gloss * np.clip((np.tensordot(pose.light, normal, 1) - 0.93) * 12, 0, 0.75) * (1 - lid)
-    light = direct[..., None] * style.lamp + style.ambient
-    lit = np.sqrt(np.clip(color * color * light + shine[..., None] * style.lamp, 0, 1))
-    patch = canvas[y0:y1, x0:x1]
-    patch += cover[..., None] * (lit - patch)
-
-
-def _table_top(x: np.ndarray, y: np.ndarray, horizon: float, wall: np.ndarray, top: np.ndarray) -> np.ndarray:
-    return np.asarray(wall + np.clip((y - horizon) * len(y) + 0.5, 0, 1)[..., None] * (top - wall))
-
-
-def _studio(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
-    """A wall and a table in soft light."""
-    x, y = _grid(n)
-    warm, gain, horizon = rng.normal(0, 0.09), float(np.exp(rng.normal(0, 0.12))), pose.y - rng.uniform(0.04, 0.16)
-    tint = np.array([1 + warm, 1, 1 - warm], np.float32)
-    fall = (1 - 0.3 * np.hypot(x - 0.5 - 0.4 * np.sign(pose.light[0]), y - 0.2))[..., None]
-    wall = fall * _hsv(rng.random(), rng.uniform(0.05, 0.4), rng.uniform(0.6, 0.97) * gain)
-    grain = 0.05 * np.sin(y * 90 + 2 * np.sin(x * 5 + rng.uniform(0, 6)))
-    tone = _hsv(rng.random(), rng.uniform(0, 0.5), rng.uniform(0.4, 0.95) * gain)
-    top = tone * (0.86 + 0.25 * (y - horizon) + grain * (rng.random() < 0.6))[..., None]
-    return _Style(0.78 * gain * tint, 0.35 * gain / tint, _table_top(x, y, horizon, wall, top), horizon)
-
-
-def _night(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
-    """One warm lamp, and distant lights."""
-    x, y = _grid(n)
-    hue, warm, gain = rng.uniform(0.55, 0.75), rng.normal(0, 0.07), float(np.exp(rng.normal(0, 0.15)))
-    wall = _hsv(hue, rng.uniform(0.5, 0.8), rng.uniform(0.1, 0.22)) * (1.3 - 0.7 * y + 0 * x)[..., None]
-    for _ in range(int(rng.integers(4, 14))):
-        spot = _smoothstep(rng.uniform(0.02, 0.07) - np.hypot(x - rng.random(), y - rng.uniform(0, 0.6)), 0.01)
-        wall = wall + spot[..., None] * _hsv(rng.choice([0.06, 0.1, 0.5, 0.9]), 0.5, rng.uniform(0.1, 0.4))
-    lamp, cold = np.array([1.0, 0.72 + warm, 0.42 + warm], np.float32) * gain, _hsv(hue - 0.05, 0.55, gain)
-    glow = np.exp(-(((x - pose.x) / 0.45) ** 2) - ((y - pose.y) / 0.2) ** 2)
-    horizon = pose.y - rng.uniform(0.02, 0.1)
-    top = 0.06 * cold + 0.42 * glow[..., None] * lamp
-    return _Style(1.05 * lamp, 0.08 * cold, _table_top(x, y, horizon, wall, top), horizon)
-
-
-STYLES: dict[str, Callable[[_Pose, int, np.random.Generator], _Style]]
-STYLES = {"studio": _studio, "night": _night}
-
-
-def draw(d: Design, style_name: str, size: int, bystanders: list[Design], rng: np.random.Generator) -> Image.Image:
-    """Draw one image of an object among bystanders, `size` pixels square."""
-    n = 2 * size
-    pose = _pose(d, rng)
-    style = STYLES[style_name](pose, n, rng)
-    canvas: np.ndarray = style.background.astype(np.float32)
-
-    def place(x: float, y: float, scale: float) -> tuple[Design, _Pose]:
-        other = bystanders[int(rng.integers(len(bystanders)))]
-        beside = _pose(other, rng, pose)
-        beside.height, beside.x, beside.y = beside.height * scale, x, y
-        return other, beside
-
-    for _ in range(int(rng.integers(0, 4))):
-        side = rng.choice([-1, 1]) * rng.uniform(0.3, 0.5)
-        _render(canvas, *place(pose.x + side, style.horizon + rng.uniform(0.01, 0.05), 0.8), style)
-    canvas = _to_array(_to_image(canvas).filter(ImageFilter.GaussianBlur(n / 160)))  # out of focus
-    x, y = _grid(n)
-    foot = max(float(d.radius[:40].max()), 0.12) * pose.height
-    shadow = np.exp(-(((x - pose.x) / (1.5 * foot)) ** 2) - ((y - pose.y) / (0.4 * foot)) ** 2)
-    canvas = canvas * (1 - 0.6 * shadow * (y > style.horizon))[..., None]
-    _render(canvas, d, pose, style)
-    if rng.random() < 0.35:  # something in front hides a part of the object
-        away = rng.choice([-1, 1]) * (rng.uniform(0.6, 1.1) * float(d.radius.max()) * pose.height + 0.1)
-        _render(canvas, *place(pose.x + away, pose.y + rng.uniform(0.05, 0.2), 0.8), style)
-    return _to_image(canvas).reduce(2)
-
-
-def _to_image(array: np.ndarray) -> Image.Image:
-    return Image.fromarray((np.clip(array, 0, 1) * 255 + 0.5).astype(np.uint8))
-
-
-def _to_array(image: Image.Image) -> np.ndarray:
-    return np.asarray(image, np.float32) * np.float32(1 / 255)
+        make_demo_images(
+            folder, classes=classes, images_per_class=IMAGES_PER_CLASS, styles=STYLES, seed=SEED, size=SIZE
+        )
+    return read_table(folder / "table.csv", name="products").without("domain")

@@ -14,6 +14,7 @@ from benchmarks.papers.paired import Difference, difference, more, none_of_note,
 from benchmarks.papers.xbn_runs import RULES, Cell, readings
 from lookalike.core.job_cache import Jobs
 from lookalike.core.seeds import numpy_rng
+from lookalike.data import synthetic
 from lookalike.training.recipe import load
 from lookalike.training.settings import resolve
 
@@ -237,10 +238,12 @@ def test_products_are_the_same_images_on_every_machine(home):
     table = products.products(classes=4)
     assert len(table) == 20 and sorted(set(table.column("split"))) == ["test", "train"]
     assert len(set(table.column("label")[table.column("split") == "train"])) == 2
-    design = products.make_design(0, 7)
-    image = np.asarray(products.draw(design, "studio", 80, [design], numpy_rng(0, "synthetic", 7, 0)))
-    assert design.name == "scaled-urn-07" and image.shape == (80, 80, 3)
-    assert image.mean() == pytest.approx(184.2676, abs=0.05)
+    assert "domain" not in table.arrow.column_names and table.column("row_id")[0].startswith("products/")
+    design = synthetic.make_design(products.SEED, 7)
+    assert design.name == "scaled-urn-07"
+    for style, mean in {"studio": 184.2676, "night": 52.8839}.items():  # stored cells were measured on these images
+        image = np.asarray(synthetic.draw(design, style, 80, [design], numpy_rng(0, "synthetic", 7, 0)))
+        assert image.shape == (80, 80, 3) and image.mean() == pytest.approx(mean, abs=0.05)
 
 
 def test_a_real_run_measures_its_learning_curve(home, monkeypatch):
