@@ -141,6 +141,14 @@ def test_equal_names_in_nfc_stay_two_images(tmp_path: Path) -> None:
     assert [table.open_bytes(i) for i in range(2)] == [b"1", b"22"]
 
 
+def test_a_class_folder_in_two_spellings_is_one_class(tmp_path: Path) -> None:
+    together, apart = unicodedata.normalize("NFC", "Möwe"), unicodedata.normalize("NFD", "Möwe")
+    touch(tmp_path, f"train/{together}/a.jpg", f"train/{apart}/a.jpg", "train/Möwe~3/a.jpg", "train/plain~2/a.jpg")
+    table = read_table(tmp_path)
+    assert len(set(table.column("path"))) == 4
+    assert table.labels()[1] == ["Möwe", "Möwe~3", "plain~2"]
+
+
 def test_names_that_are_not_utf8_work(tmp_path: Path) -> None:
     base = os.fsencode(tmp_path)
     for name in (b"/Caf\xe9/\xe9t\xe9.jpg", b"/\xff.jpg"):

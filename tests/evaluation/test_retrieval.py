@@ -236,6 +236,12 @@ def test_nan_among_texts_is_no_label():
     assert result.query_index.tolist() == [0, 1, 2, 5]
 
 
+def test_both_spellings_of_an_accented_letter_are_one_class():
+    rows = unit_rows(np.random.default_rng(0), 4, 4)
+    result = retrieval_metrics(rows, ["M\u00f6we", "Mo\u0308we", "Gans", "Gans"])
+    assert result.query_index.tolist() == [0, 1, 2, 3] and result.labels[0] == result.labels[1]
+
+
 def test_lengths_other_than_one_are_reported_once(capsys):
     arrays._warn_of_lengths.cache_clear()
     rows = unit_rows(np.random.default_rng(0), 8, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,10 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     missing = np.array([v is None or v != v for v in values.tolist()], dtype=bool)
     codes = np.full(count, -1, dtype=np.int64)
     if not missing.all():
-        codes[~missing] = np.unique(values[~missing].astype(str), return_inverse=True)[1].reshape(-1)
+        names = values[~missing].astype(str)
+        if values.dtype.kind not in "fc":  # the two spellings of an accented letter are one class
+            names = np.array([unicodedata.normalize("NFC", name) for name in names.tolist()])
+        codes[~missing] = np.unique(names, return_inverse=True)[1].reshape(-1)
     return codes
 
 

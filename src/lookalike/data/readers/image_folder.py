@@ -27,13 +27,24 @@ def read_folder(
     if not len(result.columns["path"]):
         raise LookalikeError(_nothing(source, skipped))
     columns = dict(result.columns)
-    for name, values in zip(("domain", "split", "label"), _places(result.folders, root.name, domains), strict=True):
+    folders = [_spelled_alike(root, folder) for folder in result.folders]
+    for name, values in zip(("domain", "split", "label"), _places(folders, root.name, domains), strict=True):
         if any(value is not None for value in values):
             columns[name] = pa.array(values, pa.string()).take(pa.array(result.folder))
     notes: dict[str, Any] = {"skipped": skipped, "warnings": _warnings(source, skipped, result.unreadable)}
     if result.unreadable:
         notes["unreadable"] = result.unreadable
     return columns, notes
+
+
+def _spelled_alike(root: Path, folder: str) -> str:
+    """Return the folder by the name that it shares with one in another spelling (NFC, NFD), which is the same class."""
+    parts = folder.split("/")
+    for place, part in enumerate(parts):
+        base, mark, _ = part.rpartition("~")
+        if mark and not part.isascii() and not root.joinpath(*parts[: place + 1]).exists():
+            parts[place] = base  # the scan has added the mark
+    return "/".join(parts)
 
 
 def _places(folders: list[str], name: str, domains: bool) -> tuple[list[str | None], ...]:
