@@ -212,3 +212,10 @@ def test_older_copies_of_an_image_are_positives_if_requested():
     for number in (1, 2):
         value = foreign(z[number - 1], labels, ids=ids)
     assert value.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_all_of_the_training_images_are_those_with_a_label():
+    around = context()
+    around.labels = torch.arange(40) % 3
+    around.labels[::4] = -1
+    assert make(around, memory={"size": 1.0}).memory.memory_size == 30

@@ -37,7 +37,7 @@ class XBMMemorySettings(MemorySettings):
     """After the warm-up, fill the memory with encoded random training images."""
 
     def num_rows(self, images: int, batch: int) -> int:
-        """Return the number of rows for a training set of so many images."""
+        """Return the number of rows for a training set of so many labeled images."""
         count = int(self.size * images + 1e-9) if self.size <= 1 else int(self.size)
         return max(count, batch)
 
@@ -116,7 +116,8 @@ class XBM(Method):
         super().__init__(settings, context)
         chosen = settings.memory
         # Without a memory, or before it is used, only the batch itself is stored.
-        rows = chosen.num_rows(len(context.labels), context.batch) if chosen.size else context.batch
+        labeled = int((context.labels >= 0).sum())
+        rows = chosen.num_rows(labeled, context.batch) if chosen.size else context.batch
         memory_settings = chosen if chosen.size else MemorySettings()
         watch = WATCHED if chosen.size else 0
         self.memory = make_memory(settings, context.dim, rows, settings=memory_settings, watch=watch)
