@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -31,10 +32,20 @@ def _busy_ticks() -> int | None:
     return user + nice + system + irq + soft
 
 
+def _children_ticks() -> int:
+    """Ticks that the running children of this process have used, as the workers of a data loader."""
+    total = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) * (int(fields[1]) == os.getpid())
+    return total
+
+
 def spent_elsewhere() -> float | None:
-    """Processor seconds of all other processes since the start of the machine; None where it cannot be told."""
+    """Processor seconds of all processes but this one and its children; None where it cannot be told."""
     ticks = _busy_ticks()
-    return None if ticks is None else ticks / os.sysconf("SC_CLK_TCK") - time.process_time()
+    return None if ticks is None else (ticks - _children_ticks()) / os.sysconf("SC_CLK_TCK") - time.process_time()
 
 
 def others_use(seconds: float = 5.0) -> float | None:

@@ -6,6 +6,7 @@ check of a checkpoint costs.
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,8 @@ from benchmarks.speed.measuring import interleaved, ratio
 SEEDS = (0, 1, 2)
 ABOVE = 0.001  # points; the least that lies above 0 where three decimals are given
 RATIO = 1.5
-SIZES, BATCH, MODEL = (96, 224), 64, "efficientnet_lite0"
+STEPS = {96: 3, 224: 1}  # of a round, by image size
+BATCH, MODEL = 64, "efficientnet_lite0"
 OVER_BARE, OVER_PLAIN, BF16_GAIN, CARP_GAIN, CHECKED = 1.15, 1.0, 1.6, 1.5, 1.05
 
 
@@ -88,7 +90,7 @@ def _run(data: Path, recipe: str, seed: int, out: Path) -> dict[str, Any]:
     }
 
 
-def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> tuple[dict[str, Any], list[Bar]]:
+def throughput(home: Path, threads: int, *, rounds: int = 3) -> tuple[dict[str, Any], list[Bar]]:
     """Seconds a step of training end to end, in turns with forward + backward alone and with a plain loop."""
     import torch
 
@@ -100,13 +102,13 @@ def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> 
     figures: dict[str, Any] = {}
     bars: list[Bar] = []
     bf16 = torch.cpu._is_avx512_bf16_supported()
-    for size in SIZES:
+    for size, steps in STEPS.items():
         jobs = {
             "forward + backward": _bare_job(size, steps),
             "plain loop": _plain_job(data, size, steps),
             "ours": _loop_job(data, home / f"f32-{size}", size, steps),
             "ours, bf16": _loop_job(data, home / f"bf16-{size}", size, steps, precision="bf16"),
-            "plain loop, two views": _plain_job(data, size, steps, views=2),
+            "plain loop of CARP": _plain_carp_job(data, size, steps),
             "carp": _loop_job(data, home / f"carp-{size}", size, steps, method="carp"),
             "carp, bf16": _loop_job(data, home / f"carp-bf16-{size}", size, steps, method="carp", precision="bf16"),
         }
@@ -114,7 +116,7 @@ def throughput(home: Path, threads: int, *, rounds: int = 3, steps: int = 3) -> 
         figures[str(size)] = {name: round(min(values) / steps, 4) for name, values in times.items()}
         over_bare = ratio(times["ours"], times["forward + backward"])
         over_plain = ratio(times["ours"], times["plain loop"])
-        over_carp = ratio(times["plain loop, two views"], times["carp"])  # in the default precision
+        over_carp = ratio(times["plain loop of CARP"], times["carp"])  # in the default precision
         bars += [
             Bar(f"{size} px: training over forward + backward alone", over_bare, OVER_BARE, "lower"),
             Bar(f"{size} px: training over a plain PyTorch loop", over_plain, OVER_PLAIN, "lower"),
@@ -193,32 +195,78 @@ class _Files:
         return [self.view(pixels) for _ in range(self.views)], int(self.labels[row])
 
 
-def _plain_job(data: Path, size: int, steps: int, *, views: int = 1) -> Callable[[], None]:
-    """A plain loop in float32: timm, DataLoader with two workers, AdamW, a loss of pytorch-metric-learning."""
+def _plain_batches(data: Path, size: int, views: int) -> Iterator[tuple[list[Any], Any]]:
+    """Views and labels of a DataLoader with two workers."""
     import torch
-    from pytorch_metric_learning.losses import MultiSimilarityLoss
 
+    files: Any = _Files(data, size, views)
+    loader = torch.utils.data.DataLoader(files, BATCH, shuffle=True, drop_last=True, num_workers=2)
+    while True:
+        yield from loader
+
+
+def _plain_model(outputs: int) -> Any:
     from lookalike.core.imports import import_timm, prepare_torchvision
 
     prepare_torchvision()
-    model = import_timm().create_model("tf_efficientnet_lite0", num_classes=512).train()
+    return import_timm().create_model("tf_efficientnet_lite0", num_classes=outputs).train()
+
+
+def _plain_job(data: Path, size: int, steps: int) -> Callable[[], None]:
+    """A plain loop in float32: timm, DataLoader, AdamW, a loss of pytorch-metric-learning."""
+    import torch
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
+
+    model = _plain_model(512)
     criterion, optimizer = MultiSimilarityLoss(), torch.optim.AdamW(model.parameters(), lr=1e-4)
-    files: Any = _Files(data, size, views)
-    loader = torch.utils.data.DataLoader(files, BATCH, shuffle=True, drop_last=True, num_workers=2)
-
-    def batches() -> Iterator[tuple[list[Any], Any]]:
-        while True:
-            yield from loader
-
-    stream = batches()
+    stream = _plain_batches(data, size, 1)
 
     def run() -> None:
         for _ in range(steps):
-            images, labels = next(stream)
-            loss = criterion(model(torch.cat(images)), labels.repeat(views))
+            (images,), labels = next(stream)
+            loss = criterion(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+    return run
+
+
+def _plain_carp_job(data: Path, size: int, steps: int) -> Callable[[], None]:
+    """CARP in a plain loop in float32: both views through student and teacher, the loss by autograd, AdamW, EMA."""
+    import torch
+
+    from lookalike.core.seeds import torch_rng
+    from lookalike.losses.carp import carp_reference
+    from lookalike.methods._utils import PrototypeHead
+    from lookalike.methods.carp import CARPSettings, choose_blocks
+
+    backbone, chosen = _plain_model(0), CARPSettings()
+    blocks = choose_blocks(len(_Files(data, size, 1)), BATCH)
+    sizes = backbone.num_features, chosen.hidden_dim, chosen.projection_dim, blocks.prototypes
+    student = torch.nn.ModuleList([backbone, PrototypeHead(*sizes, torch_rng(0, "bench", "prototypes"))])
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4)
+    stream = _plain_batches(data, size, 2)
+
+    def logits(network: Any, images: Any) -> Any:
+        head = network[1]
+        rows = head.projection(network[0](torch.cat(images))) @ torch.nn.functional.normalize(head.prototypes, dim=1).T
+        return rows.unflatten(0, (2, -1))
+
+    def run() -> None:
+        for _ in range(steps):
+            images, _ = next(stream)
+            with torch.no_grad():
+                target = logits(teacher, images)
+            order = torch.randperm(blocks.prototypes)
+            loss = carp_reference(logits(student, images), target, order, blocks.block_size)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for slow, fast in zip(teacher.parameters(), student.parameters(), strict=True):
+                    slow.lerp_(fast, 0.01)
 
     return run
 

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pytest
 
 from benchmarks import machine
@@ -17,11 +22,26 @@ def test_our_own_work_is_not_taken_for_that_of_others(monkeypatch: pytest.Monkey
     """Over two seconds all processes used three seconds of the processor, and we half a second of it."""
     ticks, own, clock = iter([0, 300]), iter([1.0, 1.5]), iter([10.0, 12.0])
     monkeypatch.setattr(machine, "_busy_ticks", lambda: next(ticks))
+    monkeypatch.setattr(machine, "_children_ticks", lambda: 0)
     monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
     monkeypatch.setattr(machine.time, "process_time", lambda: next(own))
     monkeypatch.setattr(machine.time, "monotonic", lambda: next(clock))
     monkeypatch.setattr(machine.time, "sleep", lambda seconds: None)
     assert machine.others_use(2.0) == pytest.approx(1.25)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_the_work_of_our_children_is_not_that_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = machine._children_ticks()
+    worker = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        deadline = time.monotonic() + 20
+        while machine._children_ticks() <= before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert machine._children_ticks() > before
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_a_busy_machine_is_refused_waited_for_or_marked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
 
 
 def test_throughput_sets_our_loop_beside_the_bare_cost_and_a_plain_loop(tmp_path, monkeypatch):
-    jobs = {"bare": 1.0, "plain": 2.0, "loop": 1.1}
+    jobs = {"bare": 1.0, "plain": 2.0, "plain_carp": 2.0, "loop": 1.1}
     monkeypatch.setattr(synthetic, "make_demo_images", lambda *_, **__: None)
     for name, seconds in jobs.items():
         monkeypatch.setattr(train, f"_{name}_job", lambda *_, seconds=seconds, **__: seconds)
@@ -67,4 +67,5 @@ def test_the_jobs_of_the_throughput_take_steps(tmp_path, monkeypatch):
     train._bare_job(64, 1)()
     train._loop_job(tmp_path / "data", tmp_path / "run", 64, 1, precision="bf16")()
     train._loop_job(tmp_path / "data", tmp_path / "carp", 64, 1, method="carp")()
-    train._plain_job(tmp_path / "data", 64, 1, views=2)()
+    train._plain_job(tmp_path / "data", 64, 1)()
+    train._plain_carp_job(tmp_path / "data", 64, 1)()
