@@ -234,19 +234,10 @@ def sequence_of(context: ClaimContext, name: str) -> list[float]:
 
 def progression_of(context: ClaimContext, name: str, model: str) -> list[float]:
     """The same swaps (those of the first model) as another backbone sees them."""
-    fids: list[float] = context.job(
-        f"{name}-{model}",
-        progression,
-        table=str(table_of(context, name)),
-        splits=str(_splits_file(context, name)),
-        model=model,
-    )
+    splits_of(context, name)  # writes the file
+    files = {"table": str(table_of(context, name)), "splits": str(context.jobs.folder / f"{name}-splits.json")}
+    fids: list[float] = context.job(f"{name}-{model}", progression, **files, model=model)
     return fids
-
-
-def _splits_file(context: ClaimContext, name: str) -> Path:
-    splits_of(context, name)
-    return context.jobs.folder / f"{name}-splits.json"
 
 
 def progression(*, table: str, splits: str, model: str) -> list[float]:

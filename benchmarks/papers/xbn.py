@@ -85,13 +85,9 @@ def xbn_over_xbm(context: ClaimContext) -> ClaimOutcome:
     return _outcome(verdict, f"XBN − XBM: {note}", results, _main(), **figures)
 
 
-def _without_wait() -> list[Cell]:
-    return [Cell("none"), *(Cell(rule, wait=False) for rule in ARMS if rule != "none")]
-
-
 def xbm_below_none(context: ClaimContext) -> ClaimOutcome:
     """Somewhere: with the memory from the first step on."""
-    cells = _without_wait()
+    cells = [Cell("none"), *(Cell(rule, wait=False) for rule in ARMS if rule != "none")]
     results = run_cells(context, cells, FEW_SEEDS)
     gap = results.gap(Cell("xbm", wait=False), Cell("none"))
     expected = _expected("none − xbm", results, Cell("none"))

@@ -84,11 +84,11 @@ class AttentionHeads(nn.Module):
 
     def unscaled_queries(self, z: Tensor) -> Tensor:
         """Return W_kᵀ W_q z, times the scales of query and database."""
-        return self._scaled(self._scaled(z)) @ self.query.t() @ self.key
+        return functional.linear(self._scaled(self._scaled(z)), self.query) @ self.key
 
     def classify(self, z: Tensor) -> Tensor:
         """Return W_ce z (eq. 14)."""
-        return self._scaled(z) @ self.classifier.t()
+        return functional.linear(self._scaled(z), self.classifier)
 
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self.scale == 1 else x * self.scale
@@ -97,8 +97,8 @@ class AttentionHeads(nn.Module):
         """Return W_c W_v of an attention-weighted sum of database vectors (eq. 18), the smaller product first."""
         mixture = self._scaled(mixture)
         if len(self.attention_classifier) < mixture.shape[-1]:
-            return mixture @ (self.attention_classifier @ self.value).t()
-        return mixture @ self.value.t() @ self.attention_classifier.t()
+            return functional.linear(mixture, self.attention_classifier @ self.value)
+        return functional.linear(functional.linear(mixture, self.value), self.attention_classifier)
 
 
 def retrieval_union(neighbors: Tensor) -> RetrievalUnion:

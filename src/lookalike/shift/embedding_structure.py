@@ -42,7 +42,7 @@ def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[
     if not np.isfinite(x).all():
         raise LookalikeError("The embeddings contain values that are not finite; check the model or lower its lr.")
     within, between = distances_within(x, y), distances_between(x, y)
-    values = singular_values(x)
+    values: Floats = np.linalg.svd(x, compute_uv=False)  # not centered
     covariance = np.maximum(np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))[::-1], 0)
     measures = {
         "within": within,
@@ -77,11 +77,6 @@ def distances_between(x: Floats, labels: NDArray[np.int64]) -> float:
     centers: Floats = np.stack([x[labels == label].mean(0) for label in np.unique(labels)])
     centers /= np.maximum(np.linalg.norm(centers, axis=1, keepdims=True), FLOOR)
     return distances_within(centers, np.zeros(len(centers), np.int64))
-
-
-def singular_values(x: Floats) -> Floats:
-    """Singular values of the embeddings, not centered."""
-    return np.asarray(np.linalg.svd(x, compute_uv=False), np.float64)
 
 
 def spectral_decay(values: Floats, *, reverse: bool = False) -> float:
