@@ -42,7 +42,7 @@ def structure(vectors: NDArray[np.floating], labels: NDArray[np.int64]) -> dict[
     if not np.isfinite(x).all():
         raise LookalikeError("The embeddings contain values that are not finite; check the model or lower its lr.")
     within, between = distances_within(x, y), distances_between(x, y)
-    values: Floats = np.linalg.svd(x, compute_uv=False)  # not centered
+    values = np.asarray(np.linalg.svd(x, compute_uv=False), np.float64)  # not centered
     covariance = np.maximum(np.linalg.eigvalsh(np.atleast_2d(np.cov(x, rowvar=False)))[::-1], 0)
     measures = {
         "within": within,
