@@ -117,7 +117,7 @@ def _shared_home() -> Iterator[None]:
 def _copied_processes() -> Iterator[None]:
     """Processes that work together begin as copies, but in a few tests of `tests/core/test_distributed.py`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(distributed, "_start", helpers.CopiedChild)
+        patch.setattr(distributed, "_run_workers", helpers.run_copies)
         yield
 
 
@@ -208,7 +208,7 @@ def postgres_server() -> Iterator[Any]:
     server.close()
 
 
-SERVERS = {"milvus": "milvus", "postgresql": "postgres"}
+SERVERS = {"milvus": "milvus", "postgresql": "postgres", "postgresql in shards": "postgres"}
 
 
 @pytest.fixture(
@@ -219,8 +219,11 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "local":
         yield request.param
         return
-    postgres = request.param == "postgresql"
-    yield request.getfixturevalue("postgres_server").address if postgres else request.getfixturevalue("milvus")
+    postgres = request.param.startswith("postgresql")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param.endswith("in shards"):
+            patch.setattr("lookalike.store.shards.SHARD_ROWS", 60)
+        yield request.getfixturevalue("postgres_server").address if postgres else request.getfixturevalue("milvus")
     helpers.forget_stores(tmp_path)
 
 

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ import pytest
 from lookalike.core import distributed
 
 ROOT = Path(__file__).resolve().parent.parent
-start_process = distributed._start  # as users do, before `conftest.py` has it replaced
+run_workers = distributed._run_workers  # as users do, before `conftest.py` has it replaced
 
 
 def make_image(seed: int = 0, *, width: int = 64, height: int = 48) -> np.ndarray:
@@ -114,40 +113,34 @@ def _copied(target: Callable[..., object], *arguments: object) -> BaseProcess:
     return process
 
 
-class CopiedChild:
-    """One of the processes of `processes.launch`, begun as a copy: as much of `subprocess.Popen` as is asked for."""
-
-    def __init__(self, folder: str, number: int, count: int, environment: dict[str, str]) -> None:
-        reading, self.stdin = multiprocessing.Pipe(duplex=False)
-        self._process = _copied(_child, reading, environment, Path.cwd(), folder, number, count)
-        reading.close()
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.exitcode
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self) -> None:
-        self._process.join()
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def send_signal(self, number: int) -> None:
-        assert self._process.pid is not None
-        os.kill(self._process.pid, number)
+def run_copies(folder: str, count: int) -> tuple[dict[int, int], None]:
+    """The processes of `distributed.launch`, begun as copies by us instead of torchrun's agent."""
+    around = [{**os.environ, "RANK": str(n), "LOCAL_RANK": str(n), "WORLD_SIZE": str(count)} for n in range(count)]
+    plan = json.loads((Path(folder) / "plan.json").read_text())
+    children = [_copied(_child, around[n] | plan["environment"], Path.cwd(), folder) for n in range(count)]
+    try:
+        failed_at = 0.0
+        while any(child.exitcode is None for child in children):
+            time.sleep(0.02)
+            if any(child.exitcode for child in children):  # the others have a moment to say what it meant for them
+                failed_at = failed_at or time.monotonic()
+                if time.monotonic() - failed_at > 5:
+                    break
+    finally:
+        for child in children:
+            child.kill()
+            child.join()
+    return {n: child.exitcode or 0 for n, child in enumerate(children) if child.exitcode}, None
 
 
-def _child(reading: Connection, around: dict[str, str], place: Path, folder: str, number: int, count: int) -> None:
+def _child(around: dict[str, str], place: Path, folder: str) -> None:
     os.setsid()
-    os.dup2(reading.fileno(), 0)
-    reading.close()
     os.environ.clear()
     os.environ.update(around)
     os.chdir(place)
-    sys.exit(distributed._child(folder, number, count))
+    parent, usual = os.getppid(), distributed._die_with_parent
+    distributed._die_with_parent = lambda _: usual(parent)  # of the process that made the copy
+    sys.exit(distributed._child(folder))
 
 
 def _in_there(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ from lookalike.core.errors import Exit, LookalikeError
 @pytest.fixture
 def as_users_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """Started as new Python processes, not as copies of one that has imported torch."""
-    monkeypatch.setattr(distributed, "_start", helpers.start_process)
+    monkeypatch.setattr(distributed, "_run_workers", helpers.run_workers)
 
 
 def job_gather(rows: list[int]) -> dict:
@@ -138,3 +140,39 @@ def _alive(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_node_whose_first_node_has_ended_does_not_wait_for_it(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    around = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for name, value in around.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(distributed, "MEETING", 0.5)
+    start = time.monotonic()
+    with pytest.raises(LookalikeError, match=f"No process answers at 127.0.0.1:{port}: the first node has ended"):
+        distributed._join()
+    assert time.monotonic() - start < 20
+
+
+def test_the_processes_meet_without_a_port(tmp_path, as_users_do):
+    """torchrun's store would listen on all interfaces; ours are on one machine and meet over files."""
+    listening = distributed.launch(job_ports, 2)
+    assert all(address.startswith("127.0.0.1:") for ports in listening for address in ports), listening
+
+
+def job_ports() -> list[str]:
+    """Addresses on which this process and the one that started it listen."""
+    distributed.barrier()
+    found = []
+    for pid in (os.getpid(), os.getppid()):
+        links = {str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()}
+        for table in ("tcp", "tcp6"):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and f"socket:[{fields[9]}]" in links:
+                    host, port = fields[1].split(":")
+                    loopback = {"0100007F": "127.0.0.1", "00000000000000000000000001000000": "127.0.0.1"}
+                    found.append(f"{loopback.get(host, host)}:{int(port, 16)}")
+    distributed.barrier()
+    return found

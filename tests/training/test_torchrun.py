@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tests import helpers, milvus_server
 from tests.training.test_resume import PAIR
 
@@ -19,14 +20,21 @@ from lookalike.core.files import hash_file
 from lookalike.core.run import Run, started_by_torchrun
 from lookalike.core.settings import flatten
 from lookalike.training import train
+from lookalike.training.loop import _fabric
 
 WEIGHTS = "model/model.safetensors"
 
 
 def main(place: Path, *words: str) -> int:
-    """Start both torchruns; once the file `strike` is there, kill the second node. The exit code of the first."""
+    """Start both torchruns; return the exit code of the first.
+
+    Once the file `strike` is there and a checkpoint too, the second node is killed, or with the file `restart` its
+    process alone, which torchrun then starts again on both nodes.
+    """
     milvus_server.alone()  # torchrun's store listens on all interfaces
+    restart = (place / "restart").exists()
     code = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
+    code += [f"--max-restarts={int(restart)}"]
     nodes = [
         subprocess.Popen(
             [sys.executable, *code, "--master-port=29611", f"--node-rank={rank}", "-m", "lookalike", *words],
@@ -39,8 +47,10 @@ def main(place: Path, *words: str) -> int:
         time.sleep(0.05)
         if (place / "strike").exists() and nodes[1].poll() is None and any(place.glob("run/checkpoints/last.pt")):
             worker = Path(f"/proc/{nodes[1].pid}/task/{nodes[1].pid}/children").read_text().split()
-            for process in [nodes[1].pid, *map(int, worker)]:
+            for process in [*([] if restart else [nodes[1].pid]), *map(int, worker)]:
                 os.kill(process, signal.SIGKILL)
+            if restart and worker:
+                (place / "strike").unlink()
     return nodes[0].wait()
 
 
@@ -81,10 +91,51 @@ def test_a_dead_node_ends_both_and_the_run_goes_on_to_the_same_bits(folder, tiny
     assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(tmp_path / "whole" / WEIGHTS)
 
 
+@pytest.mark.slow
+def test_torchrun_restarts_a_killed_process_and_the_run_ends_with_the_same_bits(folder, tiny, tmp_path):
+    whole = run_on_two_nodes(tmp_path, *train_words(folder, tiny, tmp_path / "whole"))
+    assert whole.returncode == 0, whole.stderr
+    (tmp_path / "strike").touch()
+    (tmp_path / "restart").touch()
+    done = run_on_two_nodes(tmp_path, *train_words(folder, tiny, tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "Resuming at step" in done.stderr + done.stdout and not (tmp_path / "strike").exists()
+    assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(tmp_path / "whole" / WEIGHTS)
+
+
 def test_a_mistake_ends_every_process_with_one_message(tmp_path):
     done = run_on_two_nodes(tmp_path, "train", tmp_path / "nothing", "--out", tmp_path / "run")
     assert done.returncode != 0
     assert done.stderr.count("does not exist") == 1
+
+
+def test_fabric_run_does_not_take_over_the_processes(monkeypatch):
+    """`fabric run` calls torchrun; its own variables would make each process set up all devices once more."""
+    for name, value in {"CLI_USED": "1", "DEVICES": "2", "NUM_NODES": "2", "STRATEGY": "ddp"}.items():
+        monkeypatch.setenv(f"LT_{name}", value)
+    fabric = _fabric(torch.device("cpu"), "f32")
+    assert fabric.world_size == 1 and fabric.device == torch.device("cpu")
+
+
+@pytest.mark.slow
+def test_fabric_run_trains_the_bits_of_two_processes(folder, tiny, tmp_path):
+    words = train_words(folder, tiny, tmp_path / "run")
+    code = "import sys; from tests.training.test_torchrun import *; sys.exit(fabric(*sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], cwd=helpers.ROOT, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == 0, done.stderr
+    pair = train(
+        data=folder, model=tiny, out=tmp_path / "pair", method="proxy_anchor", settings=PAIR, processes=2, report=False
+    )
+    assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(pair.path / WEIGHTS)
+
+
+def fabric(*words: str) -> int:
+    """`fabric run` with two processes on this machine."""
+    milvus_server.alone()
+    command = [Path(sys.executable).parent / "fabric", "run", "--accelerator=cpu", "--devices=2"]
+    return subprocess.run([*command, Path(sys.executable).parent / "lookalike", *words]).returncode
 
 
 def test_what_torchrun_says_of_a_job(monkeypatch, tmp_path):

@@ -2,10 +2,11 @@
 
 With one process every function here returns at once, without a copy and without importing anything.
 
-`launch` runs a function in several processes. On one machine it starts them itself, as
+`launch` runs a function in several processes, which torchrun starts. Where the user did that, on one node or several,
+the first process leads: it alone prepares, measures and writes, and `launch` sends its run folder to the others
+(`together`). Otherwise torchrun's agent runs here, for this machine alone, and starts
 `python -m lookalike.core.distributed`, never forked and never by importing the caller's script again, so that scripts
-need no `if __name__` guard and notebooks work. Where torchrun has started the processes, on one node or several, the
-first one leads: it alone prepares, measures and writes, and `launch` sends its run folder to the others (`together`).
+need no `if __name__` guard and notebooks work.
 """
 
 from __future__ import annotations
@@ -15,22 +16,22 @@ import contextlib
 import datetime
 import importlib
 import json
+import logging
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import write_json
-from lookalike.core.interrupts import Stopped, Terminated
+from lookalike.core.interrupts import Stopped, Terminated, signals_restored
 from lookalike.core.progress import set_level
 
 if TYPE_CHECKING:
@@ -240,20 +241,38 @@ def together() -> Iterator[Path | None]:
 
 
 def _join() -> None:
-    """Meet the other processes; waiting for the first one, which may prepare for hours, is not limited."""
-    import torch
-    import torch.distributed as dist
+    """Meet the other processes of torchrun. Those that do not come end the job; waiting for one at work is not limited.
 
-    from lookalike.core.device import threads
+    The first process may prepare for hours. But if its node fails before another one has come, nobody would answer
+    that one any more.
+    """
+    import torch.distributed as dist
 
     if dist.is_initialized():
         return
     if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and sys.platform.startswith("linux"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    try:
+        store, number, count = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING)))
+    except dist.DistError as error:
+        raise LookalikeError(
+            f"No process answers at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: the first node has ended, "
+            "or cannot be reached."
+        ) from error
+    store.set_timeout(WORKING)
+    _init_group(store=store, rank=number, world_size=count)
+    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+
+
+def _init_group(**meeting: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    from lookalike.core.device import threads
+
     torch.set_num_threads(threads())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=datetime.timedelta(days=7))
-    atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
+    dist.init_process_group(backend, timeout=WORKING, **meeting)
 
 
 @contextlib.contextmanager
@@ -267,6 +286,9 @@ def _at_work() -> Iterator[None]:
         _RANK, _WORLD = 0, 1
 
 
+MEETING = 60.0  # seconds to reach the first process
+WORKING = datetime.timedelta(days=7)  # that it may prepare and measure
+STOPPING = "120"  # seconds to end a step in, after a signal or when another process has failed
 CHUNK = 64 << 20  # bytes of a message between processes
 LEFT_OUT = (".lock", "sections", "tensorboard")
 """What a run's copy in another process does without."""
@@ -370,70 +392,68 @@ def launch(function: Callable[..., Any], count: int, **arguments: Any) -> list[A
             raise LookalikeError(f"The run is one of {count} processes, and torchrun started {started_size()}.")
         return [_FOLLOWERS.work(function, **arguments)]
     with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
-        folder_path = Path(folder)
-        plan = {"function": _name(function), "path": [str(p) for p in sys.path if p], "arguments": arguments}
-        write_json(folder_path / "plan.json", plan)
         each = str(max(1, threads() // count))
-        environment = {**os.environ, "LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
+        environment = {"LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
         if sys.platform.startswith("linux"):  # all of them are on this machine; its name may not resolve
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        children = [_start(folder, number, count, environment) for number in range(count)]
-        try:
-            _watch(children)
-        finally:
-            for child in children:
-                if child.poll() is None:
-                    child.kill()
-                child.wait()
-                if child.stdin is not None:
-                    child.stdin.close()
-        return _results(folder_path, children)
+            environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+        plan = {"function": _name(function), "path": [str(p) for p in sys.path if p], "arguments": arguments}
+        write_json(Path(folder) / "plan.json", {**plan, "environment": environment, "parent": os.getpid()})
+        codes, signaled = _run_workers(folder, count)
+        return _results(Path(folder), count, codes, signaled)
 
 
-def _start(folder: str, number: int, count: int, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "lookalike.core.distributed", folder, str(number), str(count)],
-        stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
-        env=environment | {"LOCAL_RANK": str(number)},
-        start_new_session=True,  # Ctrl-C reaches them through us alone, and once
+def _run_workers(folder: str, count: int) -> tuple[Mapping[int, int], signal.Signals | None]:
+    """Run the processes as torchrun's standalone mode does, but meet over files: its store listens on all interfaces.
+
+    Returns:
+        Exit codes of processes that failed, and the signal that ended all of them, if one did.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", STOPPING)
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).disabled = True  # what failed is reported by `_results`
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id=Path(folder).name,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{folder}/agent",
+        rdzv_configs={"store_type": "file"},
+        local_addr="127.0.0.1",
+        logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
+        max_restarts=0,
     )
-
-
-def _watch(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait for all; a failed one ends the rest after a moment. A signal is passed on once, the second one ends us."""
-    failed_at: float | None = None
-    forwarded = False
-    while any(child.poll() is None for child in children):
+    with signals_restored():
         try:
-            time.sleep(0.05)
-        except KeyboardInterrupt as error:
-            if forwarded:
-                raise
-            forwarded = True
-            number = signal.SIGTERM if isinstance(error, Terminated) or os.name == "nt" else signal.SIGINT
-            for child in children:
-                with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(number)
-        if any(child.poll() for child in children):
-            failed_at = failed_at or time.monotonic()
-            if time.monotonic() - failed_at > 5:
-                return
+            elastic_launch(config, sys.executable)("-P", "-m", "lookalike.core.distributed", folder)
+        except ChildFailedError as error:
+            return {number: failure.exitcode for number, failure in error.failures.items()}, None
+        except SignalException as stop:
+            return {}, stop.sigval
+    return {}, None
 
 
-def _results(folder_path: Path, children: Sequence[subprocess.Popen[bytes]]) -> list[Any]:
+def _results(folder: Path, count: int, codes: Mapping[int, int], signaled: signal.Signals | None) -> list[Any]:
     answers = []
-    for number, child in enumerate(children):
-        path = folder_path / f"result-{number}.json"
-        answers.append(json.loads(path.read_bytes()) if path.exists() else {"died": child.returncode})
-    for answer in answers:  # the cause before its consequences
-        if "error" in answer:
+    for number in range(count):
+        path = folder / f"result-{number}.json"
+        answers.append(json.loads(path.read_bytes()) if path.exists() else {"died": codes.get(number)})
+    for answer in answers:  # the cause before its consequences: when one has failed, the others are stopped
+        if "error" in answer and (signaled or answer["code"] not in (Exit.STOPPED, Exit.TERMINATED)):
             error = LookalikeError(answer["error"])
             error.exit_code = Exit(answer["code"])
             raise error
-    for number, answer in enumerate(answers):
+    if signaled:
+        raise Terminated if signaled == signal.SIGTERM else KeyboardInterrupt
+    for number, answer in sorted(enumerate(answers), key=lambda item: item[0] not in codes):
         if "result" not in answer:
-            detail = answer.get("trace") or f"it ended with {answer.get('died')}"
-            raise RuntimeError(f"process {number} of {len(children)} failed:\n{detail}")
+            detail = answer.get("trace") or answer.get("error") or f"it ended with {answer.get('died')}"
+            raise RuntimeError(f"process {number} of {count} failed:\n{detail}")
     return [answer["result"] for answer in answers]
 
 
@@ -450,29 +470,26 @@ def _named(function: str) -> Any:
     return target
 
 
-def _die_with_parent() -> None:
+def _die_with_parent(parent: int) -> None:
     def wait() -> None:
-        # Not through `sys.stdin`: its lock, still held when we end well, would be a fatal error.
-        while os.read(0, 4096):
-            pass
+        while os.getppid() == parent:
+            time.sleep(0.2)
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
 
 
-def _child(folder: str, number: int, count: int) -> int:
+def _child(folder: str) -> int:
     global _RANK, _WORLD
     folder_path = Path(folder)
     plan = json.loads((folder_path / "plan.json").read_bytes())
+    os.environ.update(plan["environment"])
     sys.path[:] = [*plan["path"], *(p for p in sys.path if p not in plan["path"])]
-    _die_with_parent()
+    _die_with_parent(plan["parent"])
 
-    import torch
     import torch.distributed as dist
 
-    from lookalike.core.device import threads
-
-    torch.set_num_threads(threads())
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # `-m` runs this file as __main__; the module that everybody imports is another object.
     module: Any = importlib.import_module("lookalike.core.distributed")
     module._RANK, module._WORLD = _RANK, _WORLD = number, count
@@ -480,8 +497,7 @@ def _child(folder: str, number: int, count: int) -> int:
         set_level(0)
     answer: dict[str, Any]
     try:
-        meeting, timeout = (folder_path / "rendezvous").as_uri(), datetime.timedelta(minutes=30)
-        dist.init_process_group("gloo", init_method=meeting, rank=number, world_size=count, timeout=timeout)
+        _init_group(init_method=(folder_path / "rendezvous").as_uri(), rank=number, world_size=count)
         answer = {"result": _named(plan["function"])(**plan["arguments"])}
     except LookalikeError as error:
         answer = {"error": str(error), "code": int(error.exit_code)}
@@ -497,4 +513,4 @@ def _child(folder: str, number: int, count: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_child(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
+    sys.exit(_child(sys.argv[1]))

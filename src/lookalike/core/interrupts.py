@@ -16,6 +16,7 @@ from lookalike.core.errors import Exit, LookalikeError
 T = TypeVar("T")
 _GRACE_SECONDS = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT") if hasattr(signal, name))
 
 
 class Terminated(KeyboardInterrupt):
@@ -48,13 +49,20 @@ def _terminate(number: int, frame: Any) -> None:
 @contextlib.contextmanager
 def _handlers(handle: Callable[[int, Any], None], numbers: tuple[int, ...] = _SIGNALS) -> Iterator[dict[int, Any]]:
     """Install a handler for the block; yields the handlers before it."""
+    with signals_restored(numbers) as before:
+        for number in numbers:
+            signal.signal(number, handle)
+        yield before
+
+
+@contextlib.contextmanager
+def signals_restored(numbers: tuple[int, ...] = _ENDING) -> Iterator[dict[int, Any]]:
+    """Restore the signal handlers after a block that replaces them; yields them."""
     before = {number: signal.getsignal(number) for number in numbers}
-    for number in numbers:
-        signal.signal(number, handle)
     try:
         yield before
     finally:
-        for number, handler in before.items():
+        for number, handler in before.items() if _in_main_thread() else ():
             signal.signal(number, handler)
 
 

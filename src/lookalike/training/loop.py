@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -443,6 +444,8 @@ def _fabric(device: torch.device, precision: str) -> Any:
         raise LookalikeError(
             f"Training cannot use the device `{device.type}`: Lightning Fabric knows {', '.join(known)}."
         )
+    for name in [name for name in os.environ if name.startswith("LT_")]:
+        del os.environ[name]  # of `fabric run`: its processes are ours, and its Fabric would be one of several devices
     devices = 1 if device.index is None else [device.index]
     fabric = Fabric(accelerator=device.type, devices=devices, precision=PRECISIONS[precision])  # type: ignore[arg-type]
     fabric.launch()
