@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import socket
 import sys
 import threading
@@ -19,7 +20,7 @@ from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.store import create_store, graph, milvus_client, milvus_filters, remove_store, store_name
 from lookalike.store.milvus import MilvusStore
 from lookalike.store.protocol import prefix_end
-from tests import milvus_server
+from tests import helpers, milvus_server
 
 needs_milvus = pytest.mark.needs("milvus")
 SECRET = "hunter2-and-more"
@@ -142,7 +143,7 @@ def test_pages_give_every_row_once(milvus: str, place: str) -> None:
     store = create_store(milvus, place, 4)
     ids = [f"r/{i}" for i in range(140)]
     store.upsert(ids[:80], unit(80, 4), [{"n": 1}] * 80)
-    store._client.build()
+    store.shards[0]._client.build()
     store.upsert(ids[60:], unit(80, 4, 1), [{"n": 2}] * 80)
     assert store.count() == 140
     for size in (1, 7, 100, 139, 140, 1000):
@@ -213,6 +214,39 @@ def test_a_server_goes_and_comes_back(milvus: str, place: str) -> None:
     store.close()
     remove_store(place)
     gate.shut()
+
+
+def write_until_killed(folder: Path) -> None:
+    """Write to a server of its own until it is killed, start it again, and compare."""
+    milvus_server.alone()
+    os.environ[milvus_client.TOKEN] = f"root:{milvus_server.PASSWORD}"
+    milvus_client.SECONDS = milvus_client.CONNECT = 5.0
+    place, written = str(folder / "store"), 0
+    (folder / "server").mkdir()
+    with milvus_server.running(folder / "server") as (process, port):
+        store = create_store(f"milvus://127.0.0.1:{port}", place, 4)
+        timer = threading.Timer(2.0, process.kill)
+        timer.start()
+        with pytest.raises(LookalikeError):
+            while True:
+                store.upsert([f"{written}/{i}" for i in range(20)], unit(20, 4, written), [{"batch": written}] * 20)
+                written += 1
+        timer.join()
+    milvus_client.SECONDS = 120.0
+    with milvus_server.running(folder / "server") as (_, port):
+        meta = Path(place) / "store.json"
+        meta.write_text(json.dumps({**json.loads(meta.read_text()), "address": f"milvus://127.0.0.1:{port}"}))
+        store = MilvusStore.open(place)
+        ids = {record.id for page in store.scan() for record in page}
+        assert written > 3 and {f"{batch}/{i}" for batch in range(written) for i in range(20)} <= ids
+        assert store.query(unit(20, 4, written - 1)[7], 1)[0].id == f"{written - 1}/7"
+
+
+@needs_milvus
+@pytest.mark.slow
+def test_a_killed_server_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    ended = helpers.apart(write_until_killed, tmp_path)
+    assert ended.code == 0, ended.err
 
 
 @needs_milvus

@@ -18,7 +18,7 @@ class Server:
 
     def flush(self, name: str, timeout: float) -> None: ...
 
-    def describe_index(self, name: str, field: str) -> dict[str, Any]:
+    def describe_index(self, name: str, field: str, timeout: float) -> dict[str, Any]:
         self.left -= 1
         return {"pending_index_rows": max(self.left, 0)}
 

@@ -17,16 +17,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
-from lookalike.store.graph import PROBES, measure_width
-from lookalike.store.milvus_client import Client, connected, parse_address
+from lookalike.store.graph import PROBES
+from lookalike.store.milvus_client import STRONG, Client, connected, parse_address
 from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
 from lookalike.store.protocol import (
     Neighbors,
     Payload,
-    Queries,
     Record,
     Rows,
     Vectors,
@@ -35,8 +33,9 @@ from lookalike.store.protocol import (
     point_id,
     unit_rows,
 )
-from lookalike.store.registry import META, ServerFacts
+from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors, nearest
+from lookalike.store.shards import ServerFacts, Shards
 
 PAGE = 16_384  # the most rows that a server returns at once
 BYTES = 16_000_000  # of vectors in one message; servers refuse 64 MB
@@ -47,10 +46,8 @@ COMPARED = 20_000  # rows that a filter may leave to be fetched and compared her
 FILTERED = 4  # times as many candidates with a filter
 
 
-class MilvusStore(ServerFacts, Queries):
-    """A store on a Milvus server; see :class:`ServerStore`.
-
-    Any number of processes may read; one writes at a time. Open it with :meth:`open` or :meth:`create_at`.
+class Collection(ServerFacts):
+    """One collection.
 
     Args:
         place: The local folder.
@@ -72,35 +69,29 @@ class MilvusStore(ServerFacts, Queries):
         return str(parse_address(text))
 
     @classmethod
-    def create(cls, place: str, dim: int) -> Self:
-        raise LookalikeError("A Milvus store needs an address: milvus://HOST:19530.")
-
-    @classmethod
-    def create_at(cls, address: str, place: str, dim: int) -> Self:
-        """Create a store on a server.
+    def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
+        """Create a store on a server, or another collection beside one, with its connection and its lock.
 
         The collection is recorded before it is created, so that whatever a kill leaves of it can be deleted.
         """
-        meta_file = Path(place) / META
-        if meta_file.exists():
-            raise LookalikeError(f"`{place}` already holds a store.")
         meta: dict[str, Any] = {"store": "milvus", "format": 1, "dim": dim, "address": address, "ef": None, "lists": {}}
         meta["collection"] = f"lookalike_{secrets.token_hex(12)}"
         with contextlib.ExitStack() as held:
-            client = held.enter_context(connected(parse_address(address), meta["collection"]))
-            client.probe()
-            held.enter_context(_lock(place))
-            write_json(meta_file, meta, private=True)
+            client = held.enter_context(_connected(meta, beside))
+            client.call("has_collection")  # a wrong password or database is reported now
+            if beside is None:
+                held.enter_context(_lock(place))
+            write_json(Path(place) / META, meta, private=True)
             client.make(dim)
             return cls(place, client, meta, held.pop_all())
 
     @classmethod
-    def open(cls, place: str, *, write: bool = False) -> Self:
+    def open(cls, place: str, *, write: bool = False, beside: Self | None = None) -> Self:
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with contextlib.ExitStack() as held:
-            if write:
+            if write and beside is None:
                 held.enter_context(_lock(place))
-            client = held.enter_context(connected(parse_address(meta["address"]), meta["collection"]))
+            client = held.enter_context(_connected(meta, beside))
             client.ready(int(meta["dim"]))
             return cls(place, client, meta, held.pop_all())
 
@@ -108,7 +99,7 @@ class MilvusStore(ServerFacts, Queries):
     def drop(cls, place: str) -> None:
         meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
         with connected(parse_address(meta["address"]), meta["collection"]) as client:
-            client.drop()
+            client.call("drop_collection")
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -120,7 +111,7 @@ class MilvusStore(ServerFacts, Queries):
             for name, row, line in zip(names, rows, lines, strict=True)
         ]
         for part in _parts(points, min(self._page, 1000)):
-            self._client.upsert(part)
+            self._client.call("upsert", part)
 
     def _record_list_lengths(self, payloads: Sequence[Payload]) -> None:
         """Record how long the lists of a column are, before they are stored: filters name every position."""
@@ -134,20 +125,20 @@ class MilvusStore(ServerFacts, Queries):
 
     def delete(self, ids: Sequence[str]) -> None:
         for part in _parts([point_id(name) for name in ids], 1000):
-            self._client.delete(f"{KEY} in {list_literal(part)}")
+            self._client.call("delete", filter=f"{KEY} in {list_literal(part)}")
 
     def build(self) -> dict[str, Any]:
         """Let the server build its graph if there are enough rows, and measure how many candidates it must keep."""
         rows = self.count()
         if rows < GRAPH_FROM:
-            self._record(ef=None, recall=1.0, measured=rows)
-        else:
-            self._client.build()
-            if self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWTH * self._meta["measured"]:
-                sample = next(self._pages((), [VECTOR], PROBES))  # by the order of keys, which are hashes: a random one
-                width, recall = measure_width(self, np.array([row[VECTOR] for row in sample], dtype=np.float32))
-                self._record(ef=width, recall=recall, measured=rows)
-        return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
+            return self._measured(rows, None, GROWTH)
+        self._client.build()
+
+        def sample() -> Vectors:
+            """Rows by the order of their keys, which are hashes: at random."""
+            return np.array([row[VECTOR] for row in next(self._pages((), [VECTOR], PROBES))], dtype=np.float32)
+
+        return self._measured(rows, sample, GROWTH)
 
     def close(self) -> None:
         self._held.close()
@@ -174,7 +165,8 @@ class MilvusStore(ServerFacts, Queries):
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         for start in range(0, len(unit), max(1, PAGE // k)):
             part = list(unit[start : start + max(1, PAGE // k)])
-            answers = self._client.search(part, self._expression(where), k, width)
+            options = {"search_params": {"metric_type": "IP", "params": {"ef": width}}, "consistency_level": STRONG}
+            answers = self._client.call("search", part, filter=self._expression(where), limit=k, **options)
             for line, hits in enumerate(answers, start):
                 rows[line, : len(hits)] = self._number([str(hit["id"]) for hit in hits])
                 scores[line, : len(hits)] = np.clip([hit["distance"] for hit in hits], -1, 1)
@@ -243,7 +235,17 @@ class MilvusStore(ServerFacts, Queries):
         ]
 
     def count(self, where: Where = ()) -> int:
-        return self._client.count(self._expression(where))
+        return int(self._client.query(self._expression(where), ["count(*)"])[0]["count(*)"])
+
+
+class MilvusStore(Shards):
+    """A store on a Milvus server; see :class:`Shards`."""
+
+    collection, example = Collection, "milvus://HOST:19530"
+
+
+def _connected(meta: dict[str, Any], beside: Collection | None) -> contextlib.AbstractContextManager[Client]:
+    return connected(parse_address(meta["address"]), meta["collection"], beside._client if beside else None)
 
 
 def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:

@@ -102,10 +102,10 @@ class Client:
     def __init__(self, address: Address, name: str, client: Any) -> None:
         self.address, self.name, self._client = address, name, client
 
-    def probe(self) -> None:
-        """Make a request, so that a wrong password or database is reported now."""
-        with self._explained():
-            self._client.has_collection(self.name, timeout=SECONDS)
+    def call(self, operation: str, *arguments: Any, timeout: float = SECONDS, **options: Any) -> Any:
+        """Run an operation of pymilvus on the collection."""
+        with explained(self.address, self.name):
+            return getattr(self._client, operation)(self.name, *arguments, timeout=timeout, **options)
 
     def make(self, dim: int) -> None:
         """Create the collection with its graph index, and load it."""
@@ -117,92 +117,47 @@ class Client:
         index = MilvusClient.prepare_index_params()
         graph = {"M": 16, "efConstruction": 200}
         index.add_index(VECTOR, index_type="HNSW", metric_type="IP", params=graph)  # of unit vectors: cosines
-        with self._explained():
-            self._client.create_collection(self.name, schema=schema, consistency_level=STRONG, timeout=SECONDS)
-            self._client.create_index(self.name, index, timeout=SECONDS, sync=False)  # it is empty
-            self._client.load_collection(self.name, timeout=SECONDS)
+        self.call("create_collection", schema=schema, consistency_level=STRONG)
+        self.call("create_index", index, sync=False)  # it is empty
+        self.call("load_collection")
 
     def ready(self, dim: int) -> None:
         """Check that the collection exists with the right dimension, and load it."""
-        with self._explained():
-            fields = {
-                field["name"]: field for field in self._client.describe_collection(self.name, timeout=SECONDS)["fields"]
-            }
-            width = fields.get(VECTOR, {}).get("params", {}).get("dim")
-            if width is None or int(width) != dim:
-                raise LookalikeError(
-                    f"The collection `{self.name}` at {self.address.server} has vectors of dimension {width}, not "
-                    f"{dim}: it no longer belongs to this index. Purge the index and make it again."
-                )
-            self._client.load_collection(self.name, timeout=SECONDS)
-
-    def drop(self) -> None:
-        """Delete the collection."""
-        with self._explained():
-            self._client.drop_collection(self.name, timeout=SECONDS)
-
-    def upsert(self, rows: list[dict[str, Any]]) -> None:
-        """Write rows, replacing those with equal keys."""
-        with self._explained():
-            self._client.upsert(self.name, rows, timeout=SECONDS)
-
-    def delete(self, expression: str) -> None:
-        """Delete the rows that meet a filter."""
-        with self._explained():
-            self._client.delete(self.name, filter=expression, timeout=SECONDS)
-
-    def query(self, expression: str, fields: list[str], limit: int) -> list[dict[str, Any]]:
-        """Return rows that meet a filter."""
-        with self._explained():
-            rows: list[dict[str, Any]] = self._client.query(
-                self.name, expression, output_fields=fields, limit=limit, consistency_level=STRONG, timeout=SECONDS
+        fields = {field["name"]: field for field in self.call("describe_collection")["fields"]}
+        width = fields.get(VECTOR, {}).get("params", {}).get("dim")
+        if width is None or int(width) != dim:
+            raise LookalikeError(
+                f"The collection `{self.name}` at {self.address.server} has vectors of dimension {width}, not {dim}: "
+                "it no longer belongs to this index. Purge the index and make it again."
             )
+        self.call("load_collection")
+
+    def query(self, expression: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
+        """Return rows that meet a filter, or their number (the field ``count(*)``)."""
+        options = {"output_fields": fields, "consistency_level": STRONG} | ({"limit": limit} if limit else {})
+        rows: list[dict[str, Any]] = self.call("query", expression, **options)
         return rows
-
-    def count(self, expression: str) -> int:
-        """Count the rows that meet a filter."""
-        with self._explained():
-            rows = self._client.query(
-                self.name, expression, output_fields=["count(*)"], consistency_level=STRONG, timeout=SECONDS
-            )
-        return int(rows[0]["count(*)"])
-
-    def search(self, queries: list[Any], expression: str, k: int, width: int) -> Any:
-        """Search the graph with ``width`` candidates."""
-        with self._explained():
-            return self._client.search(
-                self.name,
-                queries,
-                filter=expression,
-                limit=k,
-                search_params={"metric_type": "IP", "params": {"ef": width}},
-                consistency_level=STRONG,
-                timeout=SECONDS,
-            )
 
     def build(self) -> None:
         """Close growing segments, and wait until all segments have their graph."""
-        with self._explained():
-            self._client.flush(self.name, timeout=BUILD)
-            end = time.monotonic() + BUILD
-            while rows := int(self._client.describe_index(self.name, VECTOR)["pending_index_rows"]):
-                if time.monotonic() > end:
-                    raise Unavailable(
-                        f"The Milvus server at {self.address.server} has not built the graph of {rows:,} rows within "
-                        "an hour; nothing is lost: check its log, and index again."
-                    )
-                time.sleep(0.2)
-            self._client.refresh_load(self.name, timeout=BUILD)
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        with explained(self.address, self.name):
-            yield
+        self.call("flush", timeout=BUILD)
+        end = time.monotonic() + BUILD
+        while rows := int(self.call("describe_index", VECTOR)["pending_index_rows"]):
+            if time.monotonic() > end:
+                raise Unavailable(
+                    f"The Milvus server at {self.address.server} has not built the graph of {rows:,} rows within an "
+                    "hour; nothing is lost: check its log, and index again."
+                )
+            time.sleep(0.2)
+        self.call("refresh_load", timeout=BUILD)
 
 
 @contextlib.contextmanager
-def connected(address: Address, name: str) -> Iterator[Client]:
-    """Open a connection, and close it at the end."""
+def connected(address: Address, name: str, beside: Client | None = None) -> Iterator[Client]:
+    """Open a connection, and close it at the end; or use that of another collection of the same server."""
+    if beside is not None:
+        yield Client(address, name, beside._client)
+        return
     try:
         from pymilvus import MilvusClient
     except ImportError as error:

@@ -23,13 +23,12 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import Locked, hold
-from lookalike.store.graph import NEAR_FRACTION, PROBES, measure_width
+from lookalike.store.graph import NEAR_FRACTION, PROBES
 from lookalike.store.protocol import (
     ROW_ID,
     Condition,
     Neighbors,
     Payload,
-    Queries,
     Record,
     Rows,
     Vectors,
@@ -41,7 +40,8 @@ from lookalike.store.protocol import (
     prefix_end,
     unit_rows,
 )
-from lookalike.store.registry import META, ServerFacts
+from lookalike.store.registry import META
+from lookalike.store.shards import ServerFacts, Shards
 
 GRAPH_ROWS = 5000  # below, the server compares every row
 GROWTH = 0.2  # fraction of rows added or deleted after which the width is measured again
@@ -192,11 +192,8 @@ class Connections:
             ) from error
 
 
-class PgvectorStore(ServerFacts, Queries):
-    """A store on a PostgreSQL server with pgvector; see :class:`ServerStore`.
-
-    Any number of processes may read; one writes at a time, from whichever machine. Open it with :meth:`open` or
-    :meth:`create_at`. Dimensions above 4,000 are searched by comparison only.
+class Tables(ServerFacts):
+    """One collection: three tables. Dimensions above 4,000 are searched by comparison only.
 
     Args:
         place: The local folder.
@@ -219,25 +216,19 @@ class PgvectorStore(ServerFacts, Queries):
         return parse_address(text)
 
     @classmethod
-    def create(cls, place: str, dim: int) -> Self:
-        raise LookalikeError("A PostgreSQL store needs an address: postgresql://[USER@]HOST/DATABASE.")
-
-    @classmethod
-    def create_at(cls, address: str, place: str, dim: int) -> Self:
-        """Create a store on a server.
+    def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
+        """Create a store on a server, or another collection beside one, with its connections and its lock.
 
         The tables are recorded before they are created, so that whatever a kill leaves of them can be deleted.
         """
-        if (Path(place) / META).exists():
-            raise LookalikeError(f"`{place}` already holds a store.")
         if dim > 16_000:
             raise LookalikeError(f"pgvector stores at most 16,000 dimensions, not {dim:,}.")
         table = f"lookalike_{secrets.token_hex(12)}"
         meta = {"store": "postgresql", "format": 1, "dim": dim, "address": address, "table": table, "ef": None}
         with contextlib.ExitStack() as held:
-            connections = Connections(parse_address(address))
-            held.callback(connections.close)
-            held.enter_context(_locked(place, connections, table))
+            connections = beside._connections if beside else held.enter_context(_connected(address))
+            if beside is None:
+                held.enter_context(_locked(place, connections, table))
             write_json(Path(place) / META, meta, private=True)
             with connections.use() as cursor:
                 storage = "PLAIN" if dim <= 1900 else "EXTERNAL"  # a page holds 8 kB
@@ -246,12 +237,11 @@ class PgvectorStore(ServerFacts, Queries):
             return cls(place, connections, meta, held.pop_all())
 
     @classmethod
-    def open(cls, place: str, *, write: bool = False) -> Self:
+    def open(cls, place: str, *, write: bool = False, beside: Self | None = None) -> Self:
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with contextlib.ExitStack() as held:
-            connections = Connections(parse_address(meta["address"]))
-            held.callback(connections.close)
-            if write:
+            connections = beside._connections if beside else held.enter_context(_connected(meta["address"]))
+            if write and beside is None:
                 held.enter_context(_locked(place, connections, str(meta["table"])))
             store = cls(place, connections, meta, contextlib.ExitStack())
             store.count()
@@ -261,8 +251,8 @@ class PgvectorStore(ServerFacts, Queries):
     @classmethod
     def drop(cls, place: str) -> None:
         meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
-        connections, table = Connections(parse_address(meta["address"])), _name(meta["table"])
-        with contextlib.closing(connections), connections.use() as cursor:
+        table = _name(meta["table"])
+        with _connected(meta["address"]) as connections, connections.use() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {table}, {table}_texts, {table}_numbers")
 
     def _sql(self, text: str) -> str:
@@ -316,15 +306,14 @@ class PgvectorStore(ServerFacts, Queries):
             for table in ("$rows", "$texts", "$numbers"):
                 cursor.execute(self._sql(f"ANALYZE {table}"))
             graph = self._has_graph(cursor)
-        if not graph:
-            self._record(ef=None, recall=1.0, measured=rows)
-        elif self._meta["ef"] is None or abs(rows - self._meta["measured"]) > GROWTH * self._meta["measured"]:
-            with self._connections.use() as cursor:  # by the order of keys, which are hashes: a random sample
+
+        def sample() -> Vectors:
+            """Rows by the order of their keys, which are hashes: at random."""
+            with self._connections.use() as cursor:
                 text = self._sql(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
-                sample = np.stack([_from_bytes(data) for (data,) in cursor.execute(text).fetchall()])
-            width, recall = measure_width(self, sample)
-            self._record(ef=width, recall=recall, measured=rows)
-        return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
+                return np.stack([_from_bytes(data) for (data,) in cursor.execute(text).fetchall()])
+
+        return self._measured(rows, sample if graph else None, GROWTH)
 
     def _has_graph(self, cursor: Any) -> bool:
         text = "SELECT 1 FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%USING hnsw%%'"
@@ -433,6 +422,16 @@ class PgvectorStore(ServerFacts, Queries):
         with self._connections.use() as cursor:
             text = f"SELECT count(*) FROM $rows t WHERE {condition or 'true'}"
             return int(cursor.execute(self._sql(text), values).fetchone()[0])
+
+
+class PgvectorStore(Shards):
+    """A store on a PostgreSQL server with pgvector; see :class:`Shards`. One process writes, from whichever machine."""
+
+    collection, example = Tables, "postgresql://[USER@]HOST/DATABASE"
+
+
+def _connected(address: str) -> contextlib.closing[Connections]:
+    return contextlib.closing(Connections(parse_address(address)))
 
 
 @contextlib.contextmanager

@@ -11,33 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import read_json, write_json
+from lookalike.core.files import read_json
 from lookalike.core.progress import warn
 from lookalike.store.protocol import ServerStore, Store
 
 GROUP = "lookalike.stores"
 META = "store.json"  # in a store's folder: its kind and, for a server, the address
-
-
-class ServerFacts:
-    """What a store on a server keeps in its local folder: address, name, and the measured search width."""
-
-    place: Path
-    _meta: dict[str, Any]
-
-    def _record(self, **facts: Any) -> None:
-        self._meta = {**self._meta, **facts}
-        write_json(self.place / META, self._meta, private=True)
-
-    @property
-    def width(self) -> int | None:
-        """Number of candidates that a search keeps (``ef``); chosen by ``build``, and can be set."""
-        width: int | None = self._meta["ef"]
-        return width
-
-    @width.setter
-    def width(self, width: int | None) -> None:
-        self._meta = {**self._meta, "ef": width}
 
 
 def stores() -> dict[str, EntryPoint]:
