@@ -23,7 +23,8 @@ def _binaries() -> Path:
 class Server:
     """A server in a folder of its own; ``kill`` ends it as a power failure would, ``start`` starts it again."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffers: str = "64MB") -> None:
+        self._buffers = buffers
         self.folder = Path(tempfile.mkdtemp(prefix="lookalike-pg-"))
         self._as = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -49,7 +50,7 @@ class Server:
 
     def start(self) -> None:
         settings = ["listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories="]
-        settings += ["shared_buffers=64MB", "max_connections=60"]
+        settings += [f"shared_buffers={self._buffers}", "max_connections=60"]
         options = [part for setting in settings for part in ("-c", setting)]
         command = [*self._as, str(_binaries() / "postgres"), "-D", str(self._data), *options]
         log = (self.folder / "log").open("ab")

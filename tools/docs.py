@@ -4,8 +4,8 @@
     python tools/docs.py --check    exit 1 if one is out of date
 
 README.md has a table of ten benchmark figures, docs/methods.md the table "which method when", and the package the
-choices that follow from it; docs/results.md is written as a whole. Option and setting tables are generated when the
-site is built (docs/generate.py).
+choices that follow from it and the growth curves that `plan` uses; docs/results.md is written as a whole. Option and
+setting tables are generated when the site is built (docs/generate.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def stale() -> dict[Path, str]:
 
     rows = which_method.rows(TOP / "results")
     choices = json.dumps(which_method.choices(rows), indent=1, ensure_ascii=False) + "\n"
+    long, short = (TOP / "results" / f"bench-{name}.json" for name in ("growth", "growth-short"))
+    growth = json.loads((long if long.exists() else short).read_text(encoding="utf-8"))["figures"]
     current = {
+        TOP / "src" / "lookalike" / "configs" / "growth.json": json.dumps(growth, indent=1) + "\n",
         TOP / "docs" / "results.md": page(TOP / "results"),
         TOP / "src" / "lookalike" / "configs" / "measured.json": choices,
     }

@@ -30,6 +30,8 @@ BENCHES = {
     "evaluate": "benchmarks.speed.evaluate",
     "gate": "benchmarks.speed.gate",
     "gate-embedders": "benchmarks.speed.gate_embedders",
+    "growth": "benchmarks.speed.growth",
+    "growth-short": "benchmarks.speed.growth_short",
     "memory": "benchmarks.speed.memory",
     "place": "benchmarks.speed.place",
     "search": "benchmarks.speed.search",
@@ -37,12 +39,13 @@ BENCHES = {
     "search-real": "benchmarks.speed.search_real",
     "shift": "benchmarks.speed.shift",
     "sources": "benchmarks.speed.sources",
+    "stores": "benchmarks.speed.stores",
     "t3ar": "benchmarks.speed.t3ar",
     "train": "benchmarks.speed.train",
     "two-jobs": "benchmarks.speed.two_jobs",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
-LONG = ("curve", "gate", "gate-embedders", "place", "search-million")
+LONG = ("curve", "gate", "gate-embedders", "growth", "place", "search-million", "stores")
 
 UNTIMED = ("gate", "gate-embedders", "place", "search-real")  # they measure no time, and need no quiet machine
 

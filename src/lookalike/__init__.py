@@ -20,6 +20,7 @@ Search:
 - ``index``, ``search``, ``duplicates``, ``serve``: build an index, query it, find duplicates, start the web service.
 - ``switch``, ``backup``, ``restore``, ``verify``, ``purge``: change the model of an index, save, check, delete it.
 - ``Index``: an open index.
+- ``plan``: machines, hours, disk, memory and money for a number of images.
 
 A mistake of the user raises ``LookalikeError`` with a one-line message.
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from lookalike.evaluation import compare, evaluate
     from lookalike.integrations.sklearn import ImageEmbedder
     from lookalike.models import Embedder, embed, export
+    from lookalike.planning import plan
     from lookalike.reporting import report
     from lookalike.searching import Index, backup, duplicates, index, purge, restore, search, switch, verify
     from lookalike.service import serve
@@ -70,6 +72,7 @@ __all__ = [
     "export",
     "forget",
     "index",
+    "plan",
     "pretrain",
     "promote",
     "purge",

@@ -337,6 +337,7 @@ def _place(placed: Any, options: Options) -> Answer:
 COMMANDS: dict[str, Command] = {
     "demo": Command("lookalike.demo:demo", show=_demo),
     "doctor": Command("lookalike.doctor:doctor", show=_doctor),
+    "plan": Command("lookalike.planning:plan", show=_lines),
     "index": Command(
         "lookalike.searching.indexing:index", {"folder": "FOLDER"}, show=_index, call=_index_in_background
     ),
@@ -390,7 +391,7 @@ GROUPS = {
 }
 
 PANELS = {
-    "Start": ("demo", "doctor"),
+    "Start": ("demo", "doctor", "plan"),
     "Search": ("index", "search", "duplicates", "serve"),
     "Train and measure": ("train", "pretrain", "recipes", "evaluate", "compare", "shift", "report"),
     "Models": ("models", "adapt", "promote", "rollback", "forget", "embed", "export"),
