@@ -397,11 +397,10 @@ def measure_machine(model: str = "efficientnet_lite0") -> dict[str, Any]:
         embedder.encode(paths)
         constants["images_per_second"] = round(SAMPLE / (time.perf_counter() - start), 2)
         say("Taking a few training steps …")
-        dry = train(data=folder, model=model, dry_run=True, report=False)
-        settings: Any = dry.settings
-        steps, batch = settings.steps, settings.sampler.size
+        dry: Any = train(data=folder, model=model, dry_run=True, report=False)
+        steps, batch = dry.settings.steps, dry.settings.sampler.size
         constants |= {"train_steps": steps, "train_batch": batch}
-        constants["train_seconds_per_image"] = round(dry.seconds["train"] / steps / batch, 6)  # type: ignore[union-attr]
+        constants["train_seconds_per_image"] = round(dry.seconds["train"] / steps / batch, 6)
         say(f"Indexing {ROWS:,} vectors …")
         constants["index_seconds"] = round(_index_seconds(Path(name) / "store"), 3)
     constants["memory_bytes"] = _peak_memory()
@@ -418,11 +417,11 @@ def _generated_images(folder: Path) -> Path:
     for number in range(SAMPLE):
         rng, place = numpy_rng(0, "plan", number), folder / f"class-{number % 8}"
         place.mkdir(parents=True, exist_ok=True)
-        pixels = sum(
-            np.asarray(Image.fromarray(rng.integers(0, 255, (size, size, 3), np.uint8)).resize(IMAGE_SIZE), np.float32)
-            for size in (3, 12, 48, 192)
+        layers = [rng.integers(0, 255, (size, size, 3), np.uint8) for size in (3, 12, 48, 192)]
+        pixels = np.mean(
+            [np.asarray(Image.fromarray(layer).resize(IMAGE_SIZE), np.float32) for layer in layers], axis=0
         )
-        Image.fromarray((pixels / 4).astype(np.uint8)).save(place / f"{number}.jpg", quality=90)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.jpg", quality=90)
     return folder
 
 

@@ -439,7 +439,7 @@ def _run_workers(folder: str, count: int) -> tuple[Mapping[int, int], signal.Sig
 
 
 def _results(folder: Path, count: int, codes: Mapping[int, int], signaled: signal.Signals | None) -> list[Any]:
-    answers = []
+    answers: list[dict[str, Any]] = []
     for number in range(count):
         path = folder / f"result-{number}.json"
         answers.append(json.loads(path.read_bytes()) if path.exists() else {"died": codes.get(number)})

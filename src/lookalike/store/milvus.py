@@ -165,7 +165,10 @@ class Collection(ServerFacts):
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         for start in range(0, len(unit), max(1, PAGE // k)):
             part = list(unit[start : start + max(1, PAGE // k)])
-            options = {"search_params": {"metric_type": "IP", "params": {"ef": width}}, "consistency_level": STRONG}
+            options: dict[str, Any] = {
+                "search_params": {"metric_type": "IP", "params": {"ef": width}},
+                "consistency_level": STRONG,
+            }
             answers = self._client.call("search", part, filter=self._expression(where), limit=k, **options)
             for line, hits in enumerate(answers, start):
                 rows[line, : len(hits)] = self._number([str(hit["id"]) for hit in hits])

@@ -134,7 +134,9 @@ class Client:
 
     def query(self, expression: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
         """Return rows that meet a filter, or their number (the field ``count(*)``)."""
-        options = {"output_fields": fields, "consistency_level": STRONG} | ({"limit": limit} if limit else {})
+        options: dict[str, Any] = {"output_fields": fields, "consistency_level": STRONG} | (
+            {"limit": limit} if limit else {}
+        )
         rows: list[dict[str, Any]] = self.call("query", expression, **options)
         return rows
 
