@@ -180,7 +180,9 @@ class Graph:
         codes = quantize(queries, self.info.scale)
         found = self._search(codes, count=count, exact=False, threads=1 if len(codes) == 1 else threads())
         keys, counts = found[0].view(np.int64), found[2]
-        return keys if counts.min() == count else np.where(np.arange(count) < counts[:, None], keys, -1)
+        return (
+            keys if min(counts.tolist(), default=0) == count else np.where(np.arange(count) < counts[:, None], keys, -1)
+        )
 
     def _scan_seconds(self, count: int, selected: int) -> float:
         """Seconds that comparing float32 vectors with selected rows is expected to take."""

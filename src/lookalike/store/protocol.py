@@ -351,13 +351,12 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     rows = np.asarray(vectors, dtype=np.float32)
     rows = rows[None] if rows.ndim == 1 else rows
     _check_dim(rows.shape[1], dim)
-    squares = np.einsum("ij,ij->i", rows, rows)  # several times as fast as `norm`, and plain numbers for one query
-    low, high = (squares.min(initial=1.0), squares.max(initial=1.0)) if len(rows) != 1 else (float(squares[0]),) * 2
-    if not high < np.inf:
+    norms: list[float] = np.sqrt(np.einsum("ij,ij->i", rows, rows)).tolist()  # for one query far faster than `norm`
+    if not all(map(math.isfinite, norms)):
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
-    if low < 1e-12:
+    if min(norms, default=1.0) < 1e-6:
         raise LookalikeError("A query's vector is zero.")
-    return np.asarray(rows / np.sqrt(squares)[:, None], dtype=np.float32)
+    return np.asarray(rows / np.array(norms, np.float32)[:, None], dtype=np.float32)
 
 
 def checked(
