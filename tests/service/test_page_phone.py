@@ -105,6 +105,7 @@ def test_a_held_image_offers_what_can_be_done_with_it(phone: Any, live: Any) -> 
     strip.wait_for()
     where = strip.bounding_box()
     assert where["y"] + where["height"] == pytest.approx(844 - 56, abs=2), "above the bottom bar"
+    phone.evaluate("document.querySelectorAll('.question p').forEach((line) => line.append('Long_name_'.repeat(20)))")
     assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
     keep(phone, "trays-390")
 
@@ -131,6 +132,8 @@ def test_the_question_is_behind_a_hold_and_a_swipe_goes_on(phone: Any, live: Any
     fingers.move(((x - 30, y), (x - 60, y)), ((x + 30, y), (x + 60, y)))
     until(lambda: float(pair.locator(".stage").evaluate("stage => stage.style.getPropertyValue('--z') || 1")) > 1.5)
     assert "3 of " in pair.inner_text(), "two fingers zoom"
+    buttons = pair.locator(".about").get_by_role("button")
+    assert pair.get_by_role("button", name="On the map").count() == 1 and buttons.count() == 4, "icons have names"
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
