@@ -13,7 +13,9 @@ Training and evaluation:
 - ``train``, ``pretrain``, ``recipes``: train with or without labels; list the recipes. Both return a ``Run``.
 - ``evaluate``, ``compare``, ``report``: metrics with confidence intervals; two models side by side; an HTML report.
 - ``adapt``, ``promote``, ``rollback``, ``forget``: adapt a model to unlabeled images, and undo it.
-- ``shift``: subpackage for evaluation under distribution shift (``shift.splits``, ``shift.run``, …).
+
+Packages, loaded when they are used: ``data``, ``models``, ``losses``, ``memory``, ``methods``, ``training``,
+``evaluation``, and ``shift`` for evaluation under distribution shift (``shift.splits``, ``shift.run``, …).
 
 Search:
 
@@ -42,7 +44,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.imports import lazy_exports
 
 if TYPE_CHECKING:
-    from lookalike import shift
+    from lookalike import data, evaluation, losses, memory, methods, models, shift, training
     from lookalike.adaptation import adapt, forget, promote, rollback
     from lookalike.core.run import Run
     from lookalike.data import Table, read_table
@@ -66,12 +68,18 @@ __all__ = [
     "adapt",
     "backup",
     "compare",
+    "data",
     "duplicates",
     "embed",
     "evaluate",
+    "evaluation",
     "export",
     "forget",
     "index",
+    "losses",
+    "memory",
+    "methods",
+    "models",
     "plan",
     "pretrain",
     "promote",
@@ -86,6 +94,7 @@ __all__ = [
     "shift",
     "switch",
     "train",
+    "training",
     "verify",
 ]
 

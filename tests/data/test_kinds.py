@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import pickle
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tests.helpers import ROOT
 import lookalike as la
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Table, audit, content_id, decode, read_table, thumbnail
-from lookalike.data.readers import SOURCES
+from lookalike.data.readers import SOURCES, expand
 from lookalike.models import Embedder
 
 
@@ -115,6 +117,56 @@ def test_duplicates_are_found_inside_tables(photos: Path, tmp_path: Path) -> Non
     assert moved is not None and moved.files == 0  # what lies inside a table stays there
 
 
+def test_lists_and_frames_hold_paths_images_or_arrays(photos: Path) -> None:
+    import pandas
+    from PIL import Image
+
+    files = [file for file, _ in rows_of(photos)]
+    labels = [label for _, label in rows_of(photos)]
+    arrays = [np.asarray(Image.open(file)) for file in files]
+    images = [Image.fromarray(array) for array in arrays]
+    sources: list[tuple[Any, dict[str, Any]]] = [
+        (pandas.DataFrame({"photo": files, "species": labels}), {"label_column": "species"}),
+        (pandas.DataFrame({"image": images, "label": labels}).sample(frac=1, random_state=0), {}),
+        ({"image": arrays, "label": labels}, {}),
+        (images, {"labels": labels}),
+        (list(zip(arrays, labels, strict=True)), {}),
+        (np.stack(arrays), {"labels": labels}),
+    ]
+    for source, options in sources:
+        table = read_table(source, **options)
+        assert len(table) == 24 and table.labels()[1] == CLASSES and "__index_level_0__" not in table.names
+        assert by_content(table).keys() == {content_id(array) for array in arrays}
+    assert by_content(read_table(files)).keys() == {content_id(array) for array in arrays}  # without labels
+
+
+def test_shards_in_folders_of_splits_in_lists_and_with_mapped_columns(photos: Path, tmp_path: Path) -> None:
+    for number, split in enumerate(("train", "validation")):
+        (tmp_path / "shards" / split).mkdir(parents=True)
+        with tarfile.open(tmp_path / "shards" / split / f"{number:03d}.tar", "w") as tar:
+            for at, (file, label) in enumerate(rows_of(photos)[number::2]):
+                for name, data in ((f"{at}.jpg", file.read_bytes()), (f"{at}.json", f'{{"bird": "{label}"}}'.encode())):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+    shards = sorted((tmp_path / "shards").rglob("*.tar"))
+    for source in (tmp_path / "shards", shards, f"{tmp_path}/shards/{{train/000,validation/001}}.tar"):
+        table = read_table(source, label_column="bird")
+        assert table.labels()[1] == CLASSES and table.labels("split")[1] == ["train", "val"]
+    (shards[0].parent / "001.tar").write_bytes(shards[0].read_bytes())
+    assert [path.name for path in expand(shards[0].parent / "{001..000}.tar")] == ["000.tar", "001.tar"]
+
+
+def test_parquet_with_paths_alone_reads_the_files(photos: Path) -> None:
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    rows = [{"bytes": None, "path": str(file.relative_to(photos))} for file, _ in rows_of(photos)]
+    pq.write_table(pa.table({"scan": pa.array(rows, kind)}), photos / "paths.parquet")
+    try:
+        assert by_content(read_table(photos / "paths.parquet")).keys() == by_content(read_table(photos)).keys()
+    finally:
+        (photos / "paths.parquet").unlink()
+
+
 # ---- columns -------------------------------------------------------------------------------------
 
 
@@ -140,7 +192,7 @@ def test_a_missing_column_is_guessed(photos: Path, tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match="`scan` looks like images: --image-column scan"):
         read_table(tmp_path / "t.csv")
     pq.write_table(pa.table({"a": [1, 2], "b": ["x", "y"]}), tmp_path / "none.parquet")
-    with pytest.raises(LookalikeError, match="no column `path`; its columns are a, b"):
+    with pytest.raises(LookalikeError, match="no column of images; its columns are a, b"):
         read_table(tmp_path / "none.parquet")
 
 
@@ -173,6 +225,30 @@ def test_corrupt_bytes_in_a_row_are_named_and_the_rest_goes_on(photos: Path, tmp
         assert [row for row, _ in audit(read_table(file), near=False).unreadable] == [done.failures[0].name]
 
 
+def test_a_torch_data_set_with_a_broken_image_goes_on(photos: Path, tmp_path: Path, model: Embedder) -> None:
+    class Broken:
+        def __len__(self) -> int:
+            return 24
+
+        def __getitem__(self, item: int) -> tuple[Any, int]:
+            if item == 17:
+                raise OSError("broken file")
+            return np.full((8, 8, 3), item, np.uint8), item % 2
+
+    done = la.embed(source=read_table(Broken()), out=tmp_path / "v.npy", model=model, progress=False)
+    assert done.count == 23 and [f.name for f in done.failures] == ["Broken/Broken/row-17"]
+
+
+def test_data_sets_without_rows_and_those_saved_by_datasets_are_one_message(tmp_path: Path) -> None:
+    import datasets
+
+    with pytest.raises(LookalikeError, match="holds no data sets"):
+        read_table(datasets.DatasetDict())
+    (tmp_path / "state.json").write_text("{}")
+    with pytest.raises(LookalikeError, match=r"pass `datasets.load_from_disk\(…\)`"):
+        read_table(tmp_path)
+
+
 def test_damaged_pages_are_one_message(photos: Path, tmp_path: Path) -> None:
     pq.write_table(arrow_table(photos), tmp_path / "t.parquet", compression="none", use_dictionary=False)
     whole = (tmp_path / "t.parquet").read_bytes()
@@ -196,7 +272,7 @@ def test_damaged_pages_are_one_message(photos: Path, tmp_path: Path) -> None:
         ((["a.jpg"], [1, 2]), "1 paths and 2 labels"),
         (7, "is no data set"),
         ({"image": [b"x"], "label": [1, 2]}, "cannot be read"),
-        ([3, 4], "holds paths, or pairs"),
+        ([3, 4], "holds paths, bytes or PIL images"),
         ("nowhere/at-all", "does not exist here, and the Hub cannot be reached"),
         ("nowhere-{0..3}.tar", "does not exist"),
     ],

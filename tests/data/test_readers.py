@@ -97,7 +97,7 @@ def test_mistakes_are_answered_in_one_line(tmp_path: Path) -> None:
         "films": r"holds no images that can be read \(skipped: 1 RAW, 1 video\)",
         "pic.jpg": "is a single image; give the folder",
         "model.bin": "is not a table: give a folder",
-        "no-path.csv": "has no column `path`; its columns are name, label",
+        "no-path.csv": "has no column of images; its columns are name, label",
         "rows.csv": "table without rows",
         "hole.csv": "1 rows without a path",
         "latin.csv": "UTF-8",

@@ -102,6 +102,9 @@ def test_images_in_every_form_have_the_same_vectors(tmp_path: Path) -> None:
         loader,
         ({"image": part} for part in tensor.split(2)),
         ((image, "a class") for image in arrays),
+        torch.utils.data.TensorDataset(tensor, labels),
+        (list(zip(part, (0, 1), strict=True)) for part in tensor.split(2)),
+        (list(zip(*[(image, "a class") for image in part], strict=True)) for part in np.split(arrays, 2)),
         (part.tolist() for part in np.array(paths).astype(str).reshape(2, 2)),
     ]
     for form in forms:
@@ -109,10 +112,14 @@ def test_images_in_every_form_have_the_same_vectors(tmp_path: Path) -> None:
     assert np.allclose(model.encode(tensor[1]), rows[1], atol=1e-5)
     ready = model.normalize(torch.from_numpy(arrays))
     assert np.allclose(model.encode(ready, normalized=True, batch_size=3), rows, atol=1e-5)
-    assert np.allclose(model.encode([(ready, labels)], normalized=True), rows, atol=1e-5)
+    assert np.allclose(model.encode((tensor.float() / 255).bfloat16()), rows, atol=1e-2)
+    for form in ([(ready, labels)], ready.numpy(), torch.utils.data.TensorDataset(ready, labels)):
+        assert np.allclose(model.encode(form, normalized=True), rows, atol=1e-5)
     assert np.allclose(model.encode(ready[2], normalized=True), rows[2], atol=1e-5)
-    with pytest.raises(LookalikeError, match=r"float tensor of \(3, 32, 32\), not \(3, 64, 64\)"):
+    with pytest.raises(LookalikeError, match=r"float tensor of \(3, 32, 32\), not torch.float32 of \(3, 64, 64\)"):
         model.encode(torch.zeros(1, 3, 64, 64), normalized=True)
+    with pytest.raises(LookalikeError, match="normalized=True for those that are normalized already"):
+        model.encode(ready)
     with pytest.raises(LookalikeError, match=r"shape \(2, 2\) is not images"):
         model.encode(torch.zeros(2, 2))
     with pytest.raises(LookalikeError, match="A batch with text has no images"):

@@ -11,13 +11,15 @@ import pytest
 import torch
 from tests.training.conftest import SMALL
 
-from lookalike import read_table
+from lookalike import Embedder, read_table
 from lookalike.core.errors import LookalikeError
 from lookalike.core.imports import prepare_torchvision
 from lookalike.core.interrupts import Stopped
 from lookalike.core.settings import merge
 from lookalike.memory import CrossBatchMemory
+from lookalike.methods.own_loss import OwnLoss
 from lookalike.training import Callback, checkpoint, train
+from lookalike.training.own_parts import OwnParts
 
 KEEP = {"keep": "trained"}
 
@@ -226,3 +228,46 @@ def test_images_in_memory_are_trained_on_and_resumed(folder: Path, tiny: Path, t
         run.result["images"]["train"]
         == run_with(folder, tiny, tmp_path / "f", method="supcon").result["images"]["train"]
     )
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"loss": "triplet"}, "`loss` is 'triplet', which cannot be called"),
+        ({"loss": torch.nn.MSELoss}, r"`loss` is the class MSELoss: pass an object, as MSELoss\(…\)"),
+        ({"miner": 3}, "`miner` is 3, which cannot be called"),
+        ({"callbacks": [print]}, "no object with one of the hooks on_step, on_evaluate, on_checkpoint, on_end"),
+        ({"callbacks": Callback}, "no object with one of the hooks"),
+    ],
+)
+def test_objects_that_cannot_be_used_are_refused_before_the_run(parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(LookalikeError, match=message):
+        OwnParts(**parts)
+
+
+def test_one_callback_needs_no_list() -> None:
+    callback = Callback()
+    assert OwnParts(callbacks=callback).callbacks == (callback,)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (lambda z, labels: z.mean(1), r"returns a tensor of shape \(4,\); it must be a tensor with one number"),
+        (lambda z, labels: 1.0, "returns a float"),
+        (lambda z, labels: torch.tensor(1.0), "does not depend on the embeddings"),
+    ],
+)
+def test_what_a_loss_may_return(loss: Any, message: str) -> None:
+    method = OwnLoss.__new__(OwnLoss)
+    torch.nn.Module.__init__(method)
+    method.criterion, method.miner, method.takes_ids = loss, None, False
+    batch: Any = type("Batch", (), {"labels": torch.arange(4), "ids": None})
+    with pytest.raises(LookalikeError, match=message):
+        method.loss({"z": torch.zeros(4, 2, requires_grad=True)}, batch)
+
+
+def test_a_bare_network_is_refused_as_a_model(folder: Path) -> None:
+    for use in (Embedder.from_pretrained, lambda model: train(data=folder, model=model)):
+        with pytest.raises(LookalikeError, match=r"A Linear is no name .* Embedder\(module, preprocess, factory="):
+            use(torch.nn.Linear(3, 4))

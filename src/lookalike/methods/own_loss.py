@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from lookalike.core.errors import LookalikeError
@@ -38,7 +39,12 @@ class OwnLoss(Method):
         mined = () if self.miner is None else (self.miner(z, labels),)
         value = self.criterion(z, labels, *mined, **({"ids": batch.ids} if self.takes_ids else {}))
         if not isinstance(value, Tensor) or value.ndim:
-            raise LookalikeError(f"The loss returns a {type(value).__name__}; it must be a tensor with one number.")
+            what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise LookalikeError(f"The loss returns a {what}; it must be a tensor with one number.")
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise LookalikeError(
+                "The loss returns a number that does not depend on the embeddings: nothing is learned."
+            )
         return value
 
 

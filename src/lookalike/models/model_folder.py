@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -48,8 +49,18 @@ SENTENCE_TRANSFORMERS = {
 }
 
 
+def check_name(model: object) -> None:
+    """Raise for what is neither a name nor a path: a network of the user's own, as a rule."""
+    if not isinstance(model, (str, os.PathLike)):
+        raise LookalikeError(
+            f"A {type(model).__name__} is no name or folder of a model: a network of your own becomes one with "
+            'Embedder(module, preprocess, factory="package.module:function").'
+        )
+
+
 def find(name_or_path: str | Path) -> Path | None:
     """Find the folder of a path, a run, a run's name or a model of the Hub; ``None`` for an architecture's name."""
+    check_name(name_or_path)
     if isinstance(name_or_path, str):
         plain = name_or_path.removeprefix(open_clip.PREFIX)
         if plain.startswith(LOCAL):

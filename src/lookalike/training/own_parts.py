@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,6 +13,8 @@ from PIL import Image
 from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError
 from lookalike.data.decoding import Preprocess
+
+HOOKS = ("on_step", "on_evaluate", "on_checkpoint", "on_end")
 
 
 class Callback:
@@ -79,7 +81,10 @@ class OwnParts:
         miner: A miner of pytorch-metric-learning.
         sampler: A torch sampler over the training images, or a function from their class numbers to one.
         transform: A transform of torchvision or albumentations, or any function of an image.
-        callbacks: Objects with some of the hooks of `Callback`.
+        callbacks: Objects with some of the hooks of `Callback`, or one such object.
+
+    Raises:
+        LookalikeError: An object cannot be what it is passed as.
     """
 
     loss: Any = None
@@ -87,6 +92,19 @@ class OwnParts:
     sampler: Any = None
     transform: Any = None
     callbacks: Sequence[Any] = ()
+
+    def __post_init__(self) -> None:
+        callbacks = tuple(self.callbacks) if isinstance(self.callbacks, Iterable) else (self.callbacks,)
+        object.__setattr__(self, "callbacks", callbacks)
+        for name in ("loss", "miner", "sampler", "transform"):
+            value = getattr(self, name)
+            if isinstance(value, type):
+                raise LookalikeError(f"`{name}` is the class {value.__name__}: pass an object, as {value.__name__}(…).")
+            if value is not None and name != "sampler" and not callable(value):
+                raise LookalikeError(f"`{name}` is {value!r}, which cannot be called: pass a function or a module.")
+        for one in callbacks:
+            if isinstance(one, type) or not any(callable(getattr(one, hook, None)) for hook in HOOKS):
+                raise LookalikeError(f"The callback {one!r} is no object with one of the hooks {', '.join(HOOKS)}.")
 
     def names(self) -> dict[str, str]:
         """Return the class of every object that is there, by argument."""

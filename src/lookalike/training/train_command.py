@@ -118,7 +118,7 @@ def train(
         name, why = choose_method(images)
         say(f"Method: {name} ({why}).")
         overrides = merge(overrides, {"method": {"name": name}})
-    own = OwnParts(loss, miner, sampler, transform, tuple(callbacks))
+    own = OwnParts(loss, miner, sampler, transform, callbacks)
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
     return start("train", images, recipe, overrides, own=own, **options)
 
@@ -192,7 +192,7 @@ def pretrain(
         if name is None:
             name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
         overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
-    own = OwnParts(callbacks=tuple(callbacks))
+    own = OwnParts(callbacks=callbacks)
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
     return start("pretrain", data, recipe, overrides, own=own, **options)
 
@@ -275,6 +275,7 @@ def _overrides(
     if isinstance(model, Embedder):
         out["model"] = {"name": model.name}
     elif model is not None:
+        model_folder.check_name(model)
         # A folder must still be found when the run is resumed from elsewhere; a name stays a name.
         path = Path(model)
         named = hub.is_id(model) or str(model).startswith((open_clip.PREFIX, model_folder.LOCAL))

@@ -141,7 +141,8 @@ def read_table(
         return _only(_mapped(source, columns), split, source.name)
     plain = "".join(c for c in layout.lower() if c.isalnum())
     layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
-    if not isinstance(source, (str, os.PathLike)):
+    files = _listed_files(source)
+    if not files and not isinstance(source, (str, os.PathLike)):
         root, found, notes, content = read_object(source, columns, labels, progress=progress)
         where = name or type(source).__name__
         notes = {"layout": "object", **notes}
@@ -149,21 +150,27 @@ def read_table(
         return _finish(table, split, where)
     if labels is not None:
         raise LookalikeError("`labels` go with a list of paths; a folder or table has its own.")
-    path, shown, known_name = find_source(source, progress=progress)
-    if path.is_file() and is_saved_table(path):
+    path, shown, known_name = find_source(files[0] if files else source, progress=progress)
+    if path.is_file() and not files and is_saved_table(path):
         table = Table.load(path)
         if table.root is not None and not table.root.is_dir():
             raise LookalikeError(f"The images of `{shown}` were under `{table.root}`, which is not there any more.")
         table = _mapped(table, columns)
     else:
-        read = _read_folder if path.is_dir() else _read_one_file if path.is_file() else _read_pattern
-        root, found, notes = read(path, layout, shown, columns, follow_links, progress)
+        if path.is_dir():
+            root, found, notes = _read_folder(path, layout, shown, columns, follow_links, progress)
+        elif path.is_file() and not files:
+            root, found, notes = _read_one_file(path, layout, shown, columns, progress)
+        else:
+            root, found, notes = _read_files(files or expand(path), shown, columns, progress)
         if "size" not in found:
             root, found, more_notes = locate(root, found, shown)
             notes |= more_notes
         notes = {"source": shown, **notes}
         name = readable_name(name or known_name or _name(path))
         table = unique_rows(Table.from_columns(found, name=name, root=root.absolute(), notes=notes))
+        if notes["layout"] == "webdataset":  # the columns of tables were mapped when they were read
+            table = _mapped(table, columns)
     return _finish(table, split, shown)
 
 
@@ -202,8 +209,9 @@ def expand(pattern: Path) -> list[Path]:
     while braces := re.search(r"\{([^{}]*)\}", texts[0]):
         parts = braces[1].split(",")
         if span := re.fullmatch(r"(\d+)\.\.(\d+)", braces[1]):
-            last = min(int(span[2]), int(span[1]) + MAX_SHARDS)
-            parts = [f"{number:0{len(span[1])}d}" for number in range(int(span[1]), last + 1)]
+            first, last = sorted((int(span[1]), int(span[2])))
+            numbers = range(first, min(last, first + MAX_SHARDS) + 1)
+            parts = [f"{number:0{len(span[1])}d}" for number in numbers]
         if len(texts) * len(parts) > MAX_SHARDS:
             raise LookalikeError(f"`{pattern}` stands for more than {MAX_SHARDS:,} files.")
         texts = [text.replace(braces[0], part, 1) for text in texts for part in parts]
@@ -214,6 +222,16 @@ def expand(pattern: Path) -> list[Path]:
     if missing and len(missing) < len(names):
         raise LookalikeError(f"`{pattern}` names {len(missing):,} files that are not there (first: `{missing[0]}`).")
     return [] if missing else [Path(name) for name in dict.fromkeys(names)]
+
+
+def _listed_files(source: Any) -> list[Path]:
+    """The tar or Parquet files of a list that holds nothing else."""
+    ends = (*_FILES["webdataset"], ".parquet", ".pq")
+    if isinstance(source, (list, tuple)) and all(
+        isinstance(one, (str, os.PathLike)) and str(one).lower().endswith(ends) for one in source
+    ):
+        return [Path(one).expanduser() for one in source]
+    return []
 
 
 def _finish(table: Table, split: str | None, shown: str) -> Table:
@@ -262,16 +280,21 @@ def _read_folder(
             return path, read_split_metadata(path, parts, columns), {"layout": "table"}
     if layout in ("table", "list"):
         raise LookalikeError(f"`{shown}` is a folder, and no {layout} lies in it: name the file itself.")
-    if columns:
-        raise LookalikeError(f"`{shown}` is a folder of images, which has no columns to map.")
+    if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
+        raise LookalikeError(
+            f"`{shown}` was written by `save_to_disk` of `datasets`: pass `datasets.load_from_disk(…)` in Python, or "
+            "write it with `to_parquet`."
+        )
     if layout == "webdataset" or (layout == "auto" and looks_like_shards(path)):
         return *read_shards(path, progress=progress), {"layout": "webdataset"}
+    if columns:
+        raise LookalikeError(f"`{shown}` is a folder of images, which has no columns to map.")
     found, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
     return path, found, {"layout": "folder" if layout == "auto" else layout, **notes}
 
 
 def _read_one_file(
-    path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
+    path: Path, layout: str, shown: str, columns: ColumnMap, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     if layout == "auto":
         layout = next((name for name, ends in _FILES.items() if path.name.lower().endswith(ends)), "")
@@ -282,20 +305,20 @@ def _read_one_file(
     if layout == "table":
         root, found, notes = read_file(path, columns)
         return root, found, {"layout": "table", **notes}
+    if layout == "webdataset":
+        return *read_shards(path, progress=progress), {"layout": "webdataset"}
     if columns:
         raise LookalikeError(f"`{shown}` is no table: it has no columns to map.")
     if layout == "list":
         return path.parent, read_list(path), {"layout": "list"}
-    if layout == "webdataset":
-        return *read_shards(path, progress=progress), {"layout": "webdataset"}
     raise LookalikeError(f"`{shown}` is a file; the layout {layout} needs the data set's folder.")
 
 
-def _read_pattern(
-    path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
+def _read_files(
+    files: list[Path], shown: str, columns: ColumnMap, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
-    """Tar or Parquet files that a pattern stands for, below the folder that they have in common."""
-    files = [Path(os.path.abspath(file)) for file in expand(path)]  # noqa: PTH100 -- links keep their names
+    """Tar or Parquet files, below the folder that they have in common."""
+    files = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 -- links keep their names
     root = Path(os.path.commonpath([file.parent for file in files]))
     kinds = {next((kind for kind, ends in _FILES.items() if file.name.lower().endswith(ends)), "") for file in files}
     if kinds == {"webdataset"}:

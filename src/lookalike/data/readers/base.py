@@ -18,6 +18,7 @@ import dataclasses
 import io
 import os
 import posixpath
+import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, open_regular
-from lookalike.data.scan import changed_ns, is_missing, readable_name, scan
+from lookalike.data.scan import changed_ns, is_ignored, is_missing, kind_of, readable_name, scan
 from lookalike.data.table import BOX, Table, as_array
 
 Columns = dict[str, Any]
@@ -227,6 +228,33 @@ def from_rows(names: str, rows: Iterable[Sequence[Any]]) -> Columns:
     keys = names.split()
     columns = [list(values) for values in zip(*rows, strict=True)]
     return dict(zip(keys, columns or [[] for _ in keys], strict=True))
+
+
+def files_of_shards(root: Path, ending: str) -> list[Path]:
+    """Return the files with an ending in a folder and three levels below it; none where images lie beside them."""
+    files: list[str] = []
+    waiting = [(str(root), 0)]
+    while waiting:
+        folder, depth = waiting.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if is_ignored(entry.name):
+                        continue
+                    if entry.is_dir():
+                        waiting += [(entry.path, depth + 1)] * (depth < 3)
+                    elif kind_of(entry.name) == "image":  # a folder of images: nothing more is looked at
+                        return []
+                    elif entry.name.endswith(ending) and entry.is_file():
+                        files.append(entry.path)
+        except OSError:
+            return []  # said by whoever reads it as a folder of images
+    return [Path(file) for file in sorted(files)]
+
+
+def split_in_name(name: str) -> str | None:
+    """Return the split that a word of a file's path stands for: `train` of `data/train-00000.parquet`."""
+    return next((SPLITS[word] for word in re.split(r"[-_./]", name.lower()) if word in SPLITS), None)
 
 
 def open_text(path: Path, **options: Any) -> IO[str]:

@@ -5,6 +5,7 @@ Images stay where they are, in memory or in the files that an object maps. Nothi
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import threading
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from PIL import Image
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
@@ -65,8 +67,6 @@ def encode_image(image: Any) -> bytes:
     Args:
         image: The image; arrays are (H, W), (H, W, 3), tensors also (3, H, W); floats are from 0 to 1.
     """
-    from PIL import Image
-
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image)
     if isinstance(image, (str, os.PathLike)):
@@ -108,33 +108,47 @@ def read_object(source: Any, columns: ColumnMap, labels: Any = None, *, progress
 
 def _to_arrow(source: Any) -> pa.Table:
     try:
-        if isinstance(source, Mapping):
-            return pa.table({name: pa.array(list(map(_plain, values))) for name, values in source.items()})
-        return pa.table(source.to_arrow() if hasattr(source, "to_arrow") else source)
-    except (pa.ArrowException, TypeError, ValueError) as error:
+        if not isinstance(source, Mapping):
+            with contextlib.suppress(pa.ArrowException):  # a column of pandas may hold objects, as paths
+                arrow = pa.table(source.to_arrow() if hasattr(source, "to_arrow") else source)
+                return arrow.select([name for name in arrow.column_names if not name.startswith("__index_level_")])
+        return pa.table({str(name): pa.array(list(map(_plain, values))) for name, values in source.items()})
+    except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise LookalikeError(
-            f"The frame cannot be read ({str(error).partition(chr(10))[0]}): its images are paths or encoded bytes."
+            f"The frame cannot be read ({str(error).partition(chr(10))[0]}): its images are paths, encoded bytes, PIL "
+            "images or arrays."
         ) from None
 
 
 def _plain(value: Any) -> Any:
-    return os.fspath(value) if isinstance(value, os.PathLike) else getattr(value, "item", lambda: value)()
+    """A value as Arrow takes it: paths as texts, images encoded, numbers of NumPy and torch as plain ones."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return encode_image(value) if _is_image(value) else getattr(value, "item", lambda: value)()
+
+
+def _is_image(value: Any) -> bool:
+    return isinstance(value, Image.Image) or getattr(value, "ndim", 0) in (2, 3)
 
 
 def _listed(source: Any) -> pa.Table:
     """A list of paths, a list of (path, label), or a pair of two lists, as a table."""
-    rows, names = list(source), (str, os.PathLike, bytes)
+    rows = list(source)
+
+    def is_row(value: Any) -> bool:
+        return isinstance(value, (str, os.PathLike, bytes)) or _is_image(value)
+
     if not rows:
         raise LookalikeError("The list of images is empty.")
-    if isinstance(source, tuple) and len(rows) == 2 and not isinstance(rows[0], names):
+    if isinstance(source, tuple) and len(rows) == 2 and not is_row(rows[0]):
         if len(rows[0]) != len(rows[1]):
             raise LookalikeError(f"There are {len(rows[0]):,} paths and {len(rows[1]):,} labels: give one for each.")
         return _to_arrow({"path": rows[0], "label": rows[1]})
-    if all(isinstance(row, names) for row in rows):
+    if all(map(is_row, rows)):
         return _to_arrow({"path": rows})
     if all(isinstance(row, (tuple, list)) and len(row) == 2 for row in rows):
         return _to_arrow(dict(zip(("path", "label"), zip(*rows, strict=True), strict=True)))
-    raise LookalikeError("A list of images holds paths, or pairs of path and label.")
+    raise LookalikeError("A list of images holds paths, bytes or PIL images, or pairs of one of these and a label.")
 
 
 def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence[str] | None = None) -> Read:
@@ -153,7 +167,8 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     plain = [f.name for f in arrow.schema if not (pa.types.is_struct(f.type) or holds_bytes(f.type) or f.name == image)]
     rest = named(arrow.select(plain), class_names(arrow.schema.metadata))
     if values is None or not holds_bytes(values.type):
-        rest = rest if values is None else rest.append_column(image, values)
+        if values is not None:  # `append_column` would fail beside no other column
+            rest = pa.table([*rest.columns, values], [*rest.column_names, image])
         return *locate(Path.cwd(), our_columns(rest, columns, where), where), None
     rest = rest.rename_columns([f"input_{n}" if n in ("path", "item", "digest") else n for n in rest.column_names])
     present = np.flatnonzero(values.is_valid().to_numpy())
@@ -169,6 +184,8 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
 def _read_datasets(source: Any, columns: ColumnMap) -> Read:
     """A `Dataset` or `DatasetDict`: its columns are mapped from files already, and are left there."""
     parts = {str(split): part for split, part in source.items()} if isinstance(source, Mapping) else {"": source}
+    if not parts:
+        raise LookalikeError("The `DatasetDict` holds no data sets.")
     if any("Iterable" in type(part).__name__ for part in parts.values()):
         raise LookalikeError("A streamed data set cannot be read row by row: load it without `streaming=True`.")
     features = next(iter(parts.values())).features
@@ -199,7 +216,9 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
 def _read_torch(source: Any, progress: bool) -> Read:
     """A torch `Dataset`: the files it lists, or the images it gives, read once for their labels."""
     classes = [str(name) for name in getattr(source, "classes", None) or ()]
-    where, labels, marks = type(source).__name__, [], []
+    where = type(source).__name__
+    labels: list[str | None] = []
+    marks: list[str] = []
 
     def label(value: Any) -> str | None:
         value = _plain(value)
@@ -214,11 +233,16 @@ def _read_torch(source: Any, progress: bool) -> Read:
         return _read_arrow(_listed([(path, label(value)) for path, value in listed]), ColumnMap(), where)
     with Progress("Reading the data set", len(source), shown=progress) as bar:
         for item in range(len(source)):
-            row = source[item]
+            bar.advance()
+            try:
+                row = source[item]
+            except OSError:  # an image that Pillow cannot read: its row stays, and says so when it is read
+                labels.append(None)
+                marks.append(f"unreadable {item}")
+                continue
             if not isinstance(row, (tuple, list)) or len(row) < 2:
                 raise LookalikeError(f"Item {item} of the data set is a {type(row).__name__}, not (image, label).")
             labels.append(label(row[1]))
             marks.append(hash_bytes(encode_image(row[0])))
-            bar.advance()
     places = {"path": row_paths(where, [None] * len(labels)), "item": np.arange(len(labels)), "digest": marks}
     return Path.cwd(), {**places, "label": labels}, {}, DatasetImages(source)

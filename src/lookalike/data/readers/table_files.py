@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import pyarrow.parquet as pq
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track
 from lookalike.data.parquet_images import leaf, locate_images, other_columns
-from lookalike.data.readers.base import SPLITS, Columns, from_rows, lines
+from lookalike.data.readers.base import SPLITS, Columns, files_of_shards, from_rows, lines, split_in_name
 from lookalike.data.readers.columns import (
     NAMES,
     OWN,
@@ -32,7 +31,7 @@ from lookalike.data.readers.columns import (
     named,
     require,
 )
-from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
+from lookalike.data.scan import changed_ns, kind_of, readable_name
 from lookalike.data.table import BOX, TYPES, as_array, check_width, is_saved_table, read_parquet
 
 # A table with one of these names speaks for the folder it lies in, if it has a column of paths.
@@ -69,6 +68,8 @@ def read_parquet_files(
             part = read_parquet(file, list(other_columns(schema, image)))
             part, without = _with_places(part, file, root, image, leaf(schema, image))
             missing += without
+            if "shard" not in part.column_names:
+                columns = dataclasses.replace(columns, image=image)
         part = named(part, class_names(schema.metadata)).replace_schema_metadata(None)
         single = [name for name, names in class_names(schema.metadata).items() if names]
         if columns.label is None and len(single) == 1 and not {*NAMES["label"]} & {*part.column_names}:
@@ -89,30 +90,8 @@ def read_parquet_files(
 
 def parquet_files(root: Path) -> list[Path]:
     """Return the Parquet files of a folder and its subfolders if they hold images, and no images lie beside them."""
-    files: list[str] = []
-    waiting = [(str(root), 0)]
-    while waiting:
-        folder, depth = waiting.pop()
-        try:
-            with os.scandir(folder) as entries:
-                for entry in entries:
-                    if is_ignored(entry.name):
-                        continue
-                    if entry.is_dir():
-                        waiting += [(entry.path, depth + 1)] * (depth < 3)
-                    elif kind_of(entry.name) == "image":  # a folder of images: nothing more is looked at
-                        return []
-                    elif entry.name.endswith(".parquet") and entry.is_file():
-                        files.append(entry.path)
-        except OSError:
-            return []  # said by whoever reads it as a folder of images
-    found = [path for path in map(Path, sorted(files)) if has_paths(path) and not is_saved_table(path)]
-    return found if found and holds_images(found[0]) else []
-
-
-def holds_images(path: Path) -> bool:
-    """Return whether a Parquet file has a column of bytes."""
-    return any(holds_bytes(field.type) for field in read_parquet_schema(path))
+    found = [path for path in files_of_shards(root, ".parquet") if has_paths(path) and not is_saved_table(path)]
+    return found if found and any(holds_bytes(field.type) for field in read_parquet_schema(found[0])) else []
 
 
 def split_metadata(root: Path) -> list[Path]:
@@ -144,13 +123,19 @@ def read_parquet_schema(path: Path) -> pa.Schema:
 
 
 def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str) -> tuple[pa.Table, int]:
-    """Replace the image column by where its bytes lie; also returns the number of rows without an image."""
+    """Replace the image column by where its bytes lie; also returns the number of rows without an image.
+
+    A column with paths alone, as `datasets` writes it without embedding the files, becomes a column of paths.
+    """
     offsets, lengths = locate_images(file, column)
     rows = np.arange(len(offsets))
     names: list[str | None] = [None] * len(rows)
     if image in part.column_names:
-        names = pc.struct_field(part[image], "path").to_pylist()
+        paths = pc.struct_field(part[image], "path")
+        names = paths.to_pylist()
         part = part.drop_columns([image])
+        if any(names) and not (lengths >= 0).any():
+            return part.append_column(image, paths.cast(pa.string())), 0
     shard, status = file.relative_to(root).as_posix(), file.stat()
     grouped = pa.array((offsets < 0) & (lengths >= 0))
     exact = pa.scalar(None, pa.int64())
@@ -168,8 +153,7 @@ def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str
     if pc.any(grouped).as_py():
         places["shard_row"] = pc.if_else(grouped, pa.array(rows), exact)
         places["shard_column"] = pc.if_else(grouped, pa.scalar(column), pa.scalar(None, pa.string()))
-    split = next((SPLITS[w] for w in re.split(r"[-_./]", shard.lower()) if w in SPLITS), None)
-    if split and "split" not in own:
+    if "split" not in own and (split := split_in_name(shard)):
         places["split"] = pa.array([split] * len(rows), pa.string())
     present = np.flatnonzero(lengths >= 0)
     return pa.table({**places, **own}).take(present), len(rows) - len(present)
@@ -205,7 +189,7 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
     if "path" not in out:
         likely = guess(arrow).get("image")
         seems = f"; `{likely}` looks like images: --image-column {likely}" if likely else ""
-        raise LookalikeError(f"`{where}` has no column `path`; its columns are {', '.join(out)}{seems}.")
+        raise LookalikeError(f"`{where}` has no column of images; its columns are {', '.join(out)}{seems}.")
     if not arrow.num_rows:
         raise LookalikeError(f"`{where}` is a table without rows.")
     if not located:

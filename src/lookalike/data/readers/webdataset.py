@@ -12,7 +12,7 @@ from typing import Any
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import TarReader, open_regular, printable, read_part
 from lookalike.core.progress import track, warn
-from lookalike.data.readers.base import SPLITS, Columns
+from lookalike.data.readers.base import SPLITS, Columns, files_of_shards, split_in_name
 from lookalike.data.readers.columns import OWN
 from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
 from lookalike.data.table import check_width
@@ -23,16 +23,8 @@ _SIDECARS = ("cls", "cls.txt", "json", "txt")
 
 
 def looks_like_shards(root: Path) -> bool:
-    """Return whether a folder contains tar files and no images or subfolders."""
-    tars = False
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if is_ignored(entry.name):
-                continue
-            if entry.is_dir() or kind_of(entry.name) == "image":
-                return False
-            tars = tars or entry.name.endswith(".tar")
-    return tars
+    """Return whether a folder contains tar files and no images."""
+    return bool(files_of_shards(root, ".tar"))
 
 
 def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = False) -> tuple[Path, Columns]:
@@ -59,12 +51,11 @@ def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = Fa
 
 
 def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
-    split = next((SPLITS[w] for w in shard.stem.lower().replace("_", "-").split("-") if w in SPLITS), None)
     status = shard.stat()
     shared = {"shard": readable_name(name), "size": status.st_size, "mtime_ns": changed_ns(status)}
     if shared["shard"] != name:
         shared["raw_path"] = os.fsencode(name)
-    if split:
+    if split := split_in_name(name):
         shared["split"] = split
     with open_regular(shard) as file:
         if file.read(6).startswith(_COMPRESSED):

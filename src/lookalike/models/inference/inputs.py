@@ -114,6 +114,7 @@ def image_stream(images: Any) -> ImageStream:
         return ImageStream(iter([_image_input(0, images)]), 1, single=True)
     if is_table(images):
         return ImageStream(_table_rows(images), len(images))
+    images = iterable(images)
     if not isinstance(images, Iterable) or isinstance(images, dict):
         raise LookalikeError(f"A {type(images).__name__} is not an image: pass paths, bytes, PIL images or arrays.")
     shape = tuple(getattr(images, "shape", ()))
@@ -127,6 +128,13 @@ def image_stream(images: Any) -> ImageStream:
     return ImageStream((_image_input(index, item) for index, item in enumerate(items)), count)
 
 
+def iterable(images: Any) -> Any:
+    """A ``Dataset`` of torch, which has only ``len()`` and ``[i]``, as a generator; others unchanged."""
+    if isinstance(images, Iterable) or not (isinstance(images, Sized) and hasattr(images, "__getitem__")):
+        return images
+    return map(images.__getitem__, range(len(images)))
+
+
 def batch_items(item: Any) -> Iterable[Any]:
     """The images of what an iterable yields: an image, a batch, or either with labels, as data loaders give them."""
     if isinstance(item, dict):
@@ -136,9 +144,19 @@ def batch_items(item: Any) -> Iterable[Any]:
         return batch_items(item[key])
     if isinstance(item, (list, tuple)) and item:
         named = isinstance(item[-1], str) and not isinstance(item[0], str)
+        if _holds_pairs(item):
+            return [part[0] for part in item]
         if named or not all(is_single(part) for part in item):
             return batch_items(item[0])  # (images, labels)
     return [item] if is_single(item) or not isinstance(item, Iterable) else item
+
+
+def _holds_pairs(batch: Any) -> bool:
+    """Whether a batch is a list of (image, label), not a pair of images and labels."""
+    return isinstance(batch, list) and all(
+        isinstance(part, tuple) and len(part) > 1 and is_single(part[0]) and not isinstance(part[1], type(part[0]))
+        for part in batch
+    )
 
 
 def _image_input(index: int, item: Any) -> ImageInput:
@@ -150,10 +168,23 @@ def _image_input(index: int, item: Any) -> ImageInput:
         name = getattr(item, "filename", "") or f"image {index}"
         return ImageInput(index, str(name), lambda: item)
     if is_tensor(item):
-        return ImageInput(index, f"image {index}", lambda: item.detach().cpu().permute(1, 2, 0).numpy())
+        return ImageInput(index, f"image {index}", lambda: _pixels(item))
     raise LookalikeError(
         f"Item {index} is a {type(item).__name__}: pass paths, bytes, PIL images or arrays of height × width × 3."
     )
+
+
+def _pixels(tensor: Any) -> np.ndarray:
+    """A tensor (3, H, W) as an array (H, W, 3)."""
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point():
+        tensor = tensor.float()
+        if tensor.numel() and (tensor.min() < 0 or tensor.max() > 1):
+            raise LookalikeError(
+                "The tensors hold values below 0 or above 1: pass uint8, or floats from 0 to 1, or normalized=True for "
+                "those that are normalized already."
+            )
+    return tensor.permute(1, 2, 0).numpy()
 
 
 def _table_rows(table: Any) -> Iterator[ImageInput]:

@@ -90,18 +90,21 @@ def encode(
 
 def _encode_normalized(model: Embedder, images: Any, layer: str, precision: str, batch_size: int) -> Any:
     """Run float tensors that are the network's input already."""
-    single = inputs.is_tensor(images) and images.ndim == 3
-    whole = [images] if inputs.is_tensor(images) else images
-    items = itertools.chain.from_iterable(map(inputs.batch_items, whole))
+    whole = hasattr(images, "ndim")
+    single = whole and images.ndim == 3
+    items = itertools.chain.from_iterable(map(inputs.batch_items, [images] if whole else inputs.iterable(images)))
     runtime, side = torch_runtime.TorchRuntime(model, layer, precision), model.preprocess.size
 
+    def checked(one: Any) -> torch.Tensor:
+        tensor = torch.as_tensor(one) if hasattr(one, "ndim") else None
+        if tensor is None or tensor.shape != (3, side, side) or not tensor.is_floating_point():
+            what = type(one).__name__ if tensor is None else f"{tensor.dtype} of {tuple(tensor.shape)}"
+            raise LookalikeError(f"A normalized image is a float tensor of (3, {side}, {side}), not {what}.")
+        return tensor.detach().float().cpu()
+
     def batches() -> Iterator[np.ndarray]:
-        while group := list(itertools.islice(items, batch_size)):
-            for one in group:
-                if not inputs.is_tensor(one) or tuple(one.shape) != (3, side, side) or not one.is_floating_point():
-                    shape = tuple(getattr(one, "shape", ())) or type(one).__name__
-                    raise LookalikeError(f"A normalized image is a float tensor of (3, {side}, {side}), not {shape}.")
-            yield torch.stack(group).detach().float().cpu().numpy()
+        while group := list(map(checked, itertools.islice(items, batch_size))):
+            yield torch.stack(group).numpy()
 
     rows = [np.array(part) for part in runtime.run(batches())]
     result = np.concatenate(rows) if rows else np.empty((0, *_row_shape(model, layer)), np.float32)
