@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+import lookalike as la
+from lookalike.adaptation import gate
 from lookalike.models import Embedder
 from lookalike.models.inference.pipeline import load_crop
-from tests.helpers import make_image
+from tests.helpers import make_image, make_images
 from tests.models.families import FAMILIES, needs
 
 FACTORY = "tests.models.families:own_network"
@@ -65,3 +67,65 @@ def test_it_is_saved_copied_and_pickled_whole(case: tuple[str, Path, Callable[..
     saved = Embedder.from_pretrained(tmp_path / "saved")
     assert saved.fingerprint() == model.fingerprint() != again.fingerprint()
     assert np.allclose(saved.encode([image]), model.encode([image]), atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_images(tmp_path_factory.mktemp("images") / "birds", classes=12, images=6, width=40, height=32)
+
+
+SMALL: dict[str, Any] = {
+    "head": {"embedding_dim": 8},
+    "sampler": {"classes_per_batch": 3, "images_per_class": 2},
+    "log": {"tensorboard": False},
+    "data": {"near_duplicates": False},
+    "keep": "trained",
+}
+
+
+def train_cached_and_index(model: Embedder, images: Path, place: Path) -> None:
+    run = la.train(data=images, model=model, steps=1, settings=SMALL, out=place / "run", report=False)
+    assert Embedder.from_pretrained(run.model).fingerprint("pooled") == model.fingerprint("pooled")
+    la.index(folder=images, model=run.model, index=place / "index", calibrate=False, progress=False)
+    query = sorted(images.rglob("*.jpg"))[3]
+    assert images / la.search(query=query, index=place / "index", k=1).hits[0].path == query
+
+
+def train_end_to_end(model: Embedder, images: Path, place: Path) -> None:
+    settings = {**SMALL, "views": {"mode": "end_to_end"}}
+    run = la.train(data=images, model=model, steps=1, settings=settings, out=place / "run", report=False)
+    assert Embedder.from_pretrained(run.model).fingerprint("pooled") != model.fingerprint("pooled")
+
+
+def adapt(model: Embedder, images: Path, place: Path) -> None:
+    model.set_random_head(8)
+    model.save_pretrained(place / "model")
+    options = {"method": "t3ar", "batch_size": 8, "epochs": 1, "num_views": 1, "layer": "pooled", "bank": {"size": 64}}
+    run = la.adapt(model=place / "model", target=images, pool=[images], settings=options, out=place / "run")
+    assert run.result["counts"]["target"] == 72
+
+
+def export(model: Embedder, images: Path, place: Path) -> None:
+    assert la.export(model=model, out=place / "model.onnx").difference < 1e-4
+
+
+def measure_shift(model: Embedder, images: Path, place: Path) -> None:
+    model.save_pretrained(place / "model")
+    options: dict[str, Any] = {"methods": ["supcon"], "models": [str(place / "model")], "count": 2, "seeds": 1}
+    done = la.shift.run(data=images, steps=1, settings=SMALL, processes=1, out=place / "run", report=False, **options)
+    assert done.result["finished"]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        train_cached_and_index,
+        train_end_to_end,
+        *(pytest.param(use, marks=pytest.mark.slow) for use in (adapt, export, measure_shift)),
+    ],
+)
+def test_everything_downstream_works(
+    case: tuple[str, Path, Any], use: Any, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gate, "without_labels", lambda *_, **__: gate.Decision(True, ["accepted"], "a test"))
+    use(load(case), images, tmp_path)

@@ -42,9 +42,7 @@ class OwnLoss(Method):
             what = f"tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise LookalikeError(f"The loss returns a {what}; it must be a tensor with one number.")
         if torch.is_grad_enabled() and not value.requires_grad:
-            raise LookalikeError(
-                "The loss returns a number that does not depend on the embeddings: nothing is learned."
-            )
+            raise LookalikeError("The loss does not depend on the embeddings: nothing would be learned.")
         return value
 
 

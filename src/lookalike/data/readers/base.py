@@ -1,11 +1,11 @@
 """The registry of data set layouts, and the way from listed paths to a `Table`.
 
-A layout is a function from the data set's folder to columns (`path` relative to it, `label`, `split`, ...),
-registered with the files it is recognized by:
+A layout is a function from the data set's folder to rows (`path` relative to it, `label`, `split`, ...) or whole
+columns, registered with the files it is recognized by:
 
-    @layout("cub", "CUB-200-2011", marks=[("images.txt", "image_class_labels.txt")])
-    def read_cub(root: Path) -> Columns:
-        ...
+    @layout("cub", "CUB-200-2011", marks=[("images.txt", "image_class_labels.txt")], columns="path label split")
+    def read_cub(root: Path) -> Rows:
+        yield "images/001/a.jpg", "Albatross", "train"
 """
 
 # Names are handled as the bare strings the system gives.
@@ -34,7 +34,8 @@ from lookalike.data.scan import changed_ns, is_ignored, is_missing, kind_of, rea
 from lookalike.data.table import BOX, Table, as_array
 
 Columns = dict[str, Any]
-Reader = TypeVar("Reader", bound=Callable[..., Columns])
+Rows = Iterator[Sequence[Any]]
+Reader = TypeVar("Reader", bound=Callable[..., Columns | Rows])
 
 # Beyond this fraction of missing listed files, the list and the images do not belong together.
 MAX_MISSING = 0.05
@@ -59,7 +60,8 @@ class Layout:
     title: str
     marks: Sequence[Sequence[str]]
     inside: Sequence[str]
-    read: Callable[[Path], Columns]
+    names: str
+    read: Callable[[Path], Columns | Rows]
 
     def base(self, root: Path) -> Path | None:
         """Return the folder at or below `root` that has the marks, or None."""
@@ -71,7 +73,8 @@ class Layout:
     def columns(self, base: Path) -> Columns:
         """Read the columns; lists that differ from the published ones give a one-line error."""
         try:
-            columns = self.read(base)
+            found = self.read(base)
+            columns = found if isinstance(found, dict) else from_rows(self.names, found)
         except FileNotFoundError as error:
             raise LookalikeError(f"`{base}` is laid out as {self.title}, but `{error.filename}` is missing.") from None
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
@@ -92,7 +95,12 @@ LAYOUTS: dict[str, Layout] = {}
 
 
 def layout(
-    name: str, title: str, *, marks: Sequence[Sequence[str]], inside: Sequence[str] = ()
+    name: str,
+    title: str,
+    *,
+    marks: Sequence[Sequence[str]],
+    inside: Sequence[str] = (),
+    columns: str = "path label class_id split",
 ) -> Callable[[Reader], Reader]:
     """Register a reader.
 
@@ -102,10 +110,11 @@ def layout(
         marks: Alternative sets of files that it is recognized by: all files of one set must exist. A name with `[` is
             a glob pattern.
         inside: Subfolders where the data set often is.
+        columns: Names of what a row holds; `box` is x1, y1, x2, y2, or None for a whole image.
     """
 
     def register(read: Reader) -> Reader:
-        LAYOUTS[name] = Layout(name, title, marks, inside, read)
+        LAYOUTS[name] = Layout(name, title, marks, inside, columns, read)
         return read
 
     return register
@@ -224,10 +233,14 @@ def scan_folders(root: Path, *under: str) -> Columns:
 
 
 def from_rows(names: str, rows: Iterable[Sequence[Any]]) -> Columns:
-    """Return columns from rows; the names are separated by spaces."""
-    keys = names.split()
-    columns = [list(values) for values in zip(*rows, strict=True)]
-    return dict(zip(keys, columns or [[] for _ in keys], strict=True))
+    """Return columns from rows; the names are separated by spaces. A column without values is left out."""
+    columns: Columns = {name: [] for name in names.split()}
+    columns |= dict(zip(columns, map(list, zip(*rows, strict=True)), strict=False))
+    boxes = columns.pop("box", [])
+    if any(boxes):
+        corners = [[None] * 4 if box is None else [round(n) for n in box] for box in boxes]
+        columns |= {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}
+    return {name: v for name, v in columns.items() if name == "path" or any(value is not None for value in v)}
 
 
 def files_of_shards(root: Path, ending: str) -> list[Path]:
@@ -312,12 +325,6 @@ def csv_rows(path: Path) -> list[dict[str, str]]:
     """Read a CSV file as dictionaries."""
     with open_text(path, newline="") as file:
         return list(csv.DictReader(file, skipinitialspace=True))
-
-
-def box_columns(rows: Iterable[Sequence[int | float] | None]) -> Columns:
-    """Return columns of boxes (x1, y1, x2, y2); None for a whole image."""
-    corners = [[None] * 4 if row is None else [round(n) for n in row] for row in rows]
-    return {name: pa.array([row[i] for row in corners], pa.int32()) for i, name in enumerate(BOX)}
 
 
 def load_mat(path: Path) -> dict[str, Any]:

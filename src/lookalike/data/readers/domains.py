@@ -62,10 +62,7 @@ def read_domainnet(root: Path) -> Columns:
         for file, domain, split in files
         for path, number in path_label(file)
     )
-    out = from_rows("path label class_id domain split", rows)
-    if not any(out["split"]):
-        del out["split"]
-    return out
+    return from_rows("path label class_id domain split", rows)
 
 
 @layout(
@@ -93,7 +90,7 @@ def read_visda(root: Path) -> Columns:
                 yield f"{folder}/{path}", int(number), *sides
 
     out = from_rows("path class_id domain split", rows())
-    return {**out, "label": [names.get(number, str(number)) for number in out["class_id"]]}
+    return {**out, "label": [names.get(number, str(number)) for number in out.get("class_id", ())]}
 
 
 def _folder(path: str, place: int, file: Path) -> str:

@@ -6,15 +6,11 @@ which the retrieval halves of CUB and Cars follow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from lookalike.data.readers.base import Columns, csv_rows, from_rows, layout, load_mat, pairs
-
-_ROW = "path label class_id split"
+from lookalike.data.readers.base import Rows, csv_rows, layout, load_mat, pairs
 
 
 @layout(
@@ -23,14 +19,11 @@ _ROW = "path label class_id split"
     marks=[("images.txt", "image_class_labels.txt", "train_test_split.txt", "images")],
     inside=["CUB_200_2011", "CUB-200-2011"],
 )
-def read_cub(root: Path) -> Columns:
+def read_cub(root: Path) -> Rows:
     """Read CUB-200-2011 from its four lists by image number."""
     labels, names, train = (pairs(root / f"{n}.txt") for n in ("image_class_labels", "classes", "train_test_split"))
-    rows = (
-        (f"images/{path}", names[labels[key]], int(labels[key]), "train" if train[key] == "1" else "test")
-        for key, path in pairs(root / "images.txt").items()
-    )
-    return from_rows(_ROW, rows)
+    for key, path in pairs(root / "images.txt").items():
+        yield f"images/{path}", names[labels[key]], int(labels[key]), "train" if train[key] == "1" else "test"
 
 
 @layout(
@@ -44,12 +37,13 @@ def read_cub(root: Path) -> Columns:
     ],
     inside=["stanford_cars", "stanford-cars"],
 )
-def read_cars(root: Path) -> Columns:
+def read_cars(root: Path) -> Rows:
     """Read Stanford Cars as one merged list, as the development kit, or as class folders with `split.csv`."""
     if (root / "split.csv").exists():
         named = {row["class"]: row["name"] for row in csv_rows(root / "classes.csv")}
-        listed = csv_rows(root / "split.csv")
-        return from_rows(_ROW, ((r["path"], named[r["class"]], int(r["class"]), r["official_split"]) for r in listed))
+        for r in csv_rows(root / "split.csv"):
+            yield r["path"], named[r["class"]], int(r["class"]), r["official_split"]
+        return
     if (root / "cars_annos.mat").exists():
         mat = load_mat(root / "cars_annos.mat")
         rows = np.atleast_1d(mat["annotations"])
@@ -62,13 +56,9 @@ def read_cars(root: Path) -> Columns:
         loaded = [(split, np.atleast_1d(load_mat(path)["annotations"])) for split, path in files]
         parts = [(f"cars_{split}/", "fname", rows, np.full(len(rows), split)) for split, rows in loaded]
     names = [str(name) for name in np.atleast_1d(mat["class_names"])]
-
-    def cars() -> Iterator[tuple[Any, ...]]:
-        for folder, column, rows, splits in parts:
-            for path, number, split in zip(rows[column], rows["class"], splits, strict=True):
-                yield f"{folder}{path}", names[int(number) - 1], int(number), str(split)
-
-    return from_rows(_ROW, cars())
+    for folder, column, rows, splits in parts:
+        for path, number, split in zip(rows[column], rows["class"], splits, strict=True):
+            yield f"{folder}{path}", names[int(number) - 1], int(number), str(split)
 
 
 @layout(
@@ -76,18 +66,15 @@ def read_cars(root: Path) -> Columns:
     "FGVC-Aircraft",
     marks=[("images_variant_test.txt", "images")],
     inside=["data", "fgvc-aircraft-2013b/data"],
+    columns="path label coarse manufacturer split",
 )
-def read_aircraft(root: Path) -> Columns:
+def read_aircraft(root: Path) -> Rows:
     """Read FGVC-Aircraft: variants as labels, families as coarse labels, manufacturers as a further column."""
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for split in ("train", "val", "test"):
-            files = [root / f"images_{kind}_{split}.txt" for kind in ("variant", "family", "manufacturer")]
-            variants, families, makers = (pairs(path) if path.exists() else {} for path in files)
-            for image, variant in variants.items():
-                yield f"images/{image}.jpg", variant, families.get(image), makers.get(image), split
-
-    return from_rows("path label coarse manufacturer split", rows())
+    for split in ("train", "val", "test"):
+        files = [root / f"images_{kind}_{split}.txt" for kind in ("variant", "family", "manufacturer")]
+        variants, families, makers = (pairs(path) if path.exists() else {} for path in files)
+        for image, variant in variants.items():
+            yield f"images/{image}.jpg", variant, families.get(image), makers.get(image), split
 
 
 @layout(
@@ -96,15 +83,11 @@ def read_aircraft(root: Path) -> Columns:
     marks=[("train_list.mat", "test_list.mat"), ("lists/train_list.mat", "lists/test_list.mat")],
     inside=["stanford_dogs", "StanfordDogs"],
 )
-def read_dogs(root: Path) -> Columns:
+def read_dogs(root: Path) -> Rows:
     """Read Stanford Dogs: two MATLAB lists over one folder per breed."""
     lists = root / "lists" if (root / "lists").is_dir() else root
     images = next((name for name in ("Images", "images") if (root / name).is_dir()), "Images")
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for split in ("train", "test"):
-            mat = load_mat(lists / f"{split}_list.mat")
-            for path, number in zip(np.atleast_1d(mat["file_list"]), np.atleast_1d(mat["labels"]), strict=True):
-                yield f"{images}/{path}", str(path).partition("/")[0].partition("-")[2], int(number), split
-
-    return from_rows(_ROW, rows())
+    for split in ("train", "test"):
+        mat = load_mat(lists / f"{split}_list.mat")
+        for path, number in zip(np.atleast_1d(mat["file_list"]), np.atleast_1d(mat["labels"]), strict=True):
+            yield f"{images}/{path}", str(path).partition("/")[0].partition("-")[2], int(number), split

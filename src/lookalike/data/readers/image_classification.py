@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.parsers import expat
@@ -13,7 +12,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_bytes
-from lookalike.data.readers.base import Columns, csv_rows, from_rows, layout, lines, load_mat, pairs, scan_folders
+from lookalike.data.readers.base import Columns, Rows, csv_rows, layout, lines, load_mat, pairs, scan_folders
 
 MAX_ANNOTATION = 10_000_000  # bytes of the objects of one image
 _SYNSET = "n" + "[0-9]" * 8
@@ -104,8 +103,9 @@ def _words(labels: pa.Array, words: dict[str, Any]) -> Columns:
     "PASCAL VOC 2007",
     marks=[("JPEGImages", "Annotations", "ImageSets/Main")],
     inside=["VOC2007", "VOCdevkit/VOC2007"],
+    columns="path label difficult split",
 )
-def read_voc07(root: Path) -> Columns:
+def read_voc07(root: Path) -> Rows:
     """Read PASCAL VOC 2007: several labels per image, from the annotations.
 
     `label` has the classes of all clearly visible objects, `difficult` those that only difficult objects have.
@@ -114,17 +114,13 @@ def read_voc07(root: Path) -> Columns:
     lists = root / "ImageSets" / "Main"
     halves = (lists / "train.txt").exists() and (lists / "val.txt").exists()
     splits = {"train": "train", "val": "val", "test": "test"} if halves else {"trainval": "train", "test": "test"}
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for name, split in splits.items():
-            file = lists / f"{name}.txt"
-            for line in lines(file) if file.exists() else ():
-                image = line.split()[0]
-                objects = read_voc_objects(root / "Annotations" / f"{image}.xml")
-                plain = {name for name, difficult in objects if not difficult}
-                yield f"JPEGImages/{image}.jpg", sorted(plain), sorted({name for name, _ in objects} - plain), split
-
-    return from_rows("path label difficult split", rows())
+    for name, split in splits.items():
+        file = lists / f"{name}.txt"
+        for line in lines(file) if file.exists() else ():
+            image = line.split()[0]
+            objects = read_voc_objects(root / "Annotations" / f"{image}.xml")
+            plain = {name for name, difficult in objects if not difficult}
+            yield f"JPEGImages/{image}.jpg", sorted(plain), sorted({name for name, _ in objects} - plain), split
 
 
 def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
@@ -158,9 +154,10 @@ def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
     return [(one["name"].strip(), one["difficult"].strip() == "1") for one in objects]
 
 
-@layout("mit-67", "MIT-67 indoor scenes", marks=[("TrainImages.txt", "TestImages.txt")])
-def read_mit67(root: Path) -> Columns:
+@layout("mit-67", "MIT-67 indoor scenes", marks=[("TrainImages.txt", "TestImages.txt")], columns="path label split")
+def read_mit67(root: Path) -> Rows:
     """Read MIT-67: two lists over one folder per class."""
     folder = next((f"{name}/" for name in ("Images", "images") if (root / name).is_dir()), "")
-    listed = ((line.strip(), s) for s in ("train", "test") for line in lines(root / f"{s.title()}Images.txt"))
-    return from_rows("path label split", ((folder + path, path.partition("/")[0], split) for path, split in listed))
+    for split in ("train", "test"):
+        for path in map(str.strip, lines(root / f"{split.title()}Images.txt")):
+            yield folder + path, path.partition("/")[0], split

@@ -280,8 +280,6 @@ def read_list(path: Path) -> Columns:
         raise LookalikeError(f"`{path}` is an empty list.")
     if not any(kind_of(name) in ("image", "HEIC") for name in columns["path"][:100]):
         raise LookalikeError(f"`{path}` is not a list of images: its first line reads `{columns['path'][0][:60]}`.")
-    if not any(columns["label"]):
-        del columns["label"]
     return columns
 
 
