@@ -51,6 +51,9 @@ def test_unreadable_files_are_named_and_skipped(birds: Path) -> None:
     result = audit(read_table(birds))
     assert [row for row, _ in result.unreadable] == ["birds/train/class0/bad.jpg"]
     assert result.unreadable[0][1]
+    assert len(audit(read_table(birds), max_bad=0.01).unreadable) == 1  # a single one is never too many
+    with pytest.raises(LookalikeError, match="1 of 21 images cannot be read"):
+        audit(read_table(birds), max_bad=0)
     assert len(result.table) == 20 and "bad.jpg" not in names(result.table, list(range(20)))
     (birds / "train/class0/worse.jpg").write_bytes(b"")
     with pytest.raises(LookalikeError, match=r"2 of 22 images cannot be read, more than 5% \(`birds/train/class0/bad"):

@@ -68,7 +68,7 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     Args:
         table: The images.
         near: Whether to search for near duplicates, too.
-        max_bad: Greatest fraction of unreadable images.
+        max_bad: Greatest fraction of unreadable images; above 0 a single one is never too many.
         progress: Whether to show a progress bar.
 
     Returns:
@@ -89,7 +89,7 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     bad = [i for i, reason in enumerate(reasons) if reason is not None]
     row_ids = table.column("row_id")
     unreadable = [(str(row_ids[i]), reasons[i]) for i in bad]
-    if len(bad) > max_bad * len(table):
+    if len(bad) > max(max_bad * len(table), max_bad > 0):
         named = "; ".join(f"`{row_id}`: {reason}" for row_id, reason in unreadable[:3])
         raise LookalikeError(
             f"{len(bad):,} of {len(table):,} images cannot be read, more than {max_bad:.0%} ({named}): "

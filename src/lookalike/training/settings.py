@@ -29,7 +29,7 @@ class DataSettings(Settings):
     split_seed: int = 0
     """Seed of both splits, independent of the seed of the training."""
     max_unreadable: float = Field(default=0.05, ge=0.0, le=1.0)
-    """The run fails if more than this fraction of the images cannot be read."""
+    """The run fails if more than this fraction of the images, and more than one, cannot be read."""
     near_duplicates: bool = True
     """Search for near duplicates before training."""
 

@@ -55,13 +55,16 @@ SOURCES = {
     "parquet": ("Parquet with images", "as `datasets` writes it, one file or a folder; read by offset in the file"),
     "parquet-compressed": ("compressed Parquet", "read by row group"),
     "parquet-bytes": ("Parquet with plain bytes", "the column of bytes, by its name or `--image-column`"),
-    "webdataset": ("WebDataset", "tar shards: one, a folder, or a pattern as `train-{000..099}.tar`; read in place"),
+    "webdataset": (
+        "WebDataset",
+        "tar shards, read in place: one, a folder, a list, or a pattern as `t-{000..099}.tar`",
+    ),
     "hub": ("a data set of the Hugging Face Hub", "`OWNER/NAME`, `hf://datasets/OWNER/NAME@REVISION/FOLDER`"),
     "datasets": ("`datasets.Dataset`", "Python; read from the files that back it, or from memory"),
     "datasets-dict": ("`datasets.DatasetDict`", "Python; its splits become the split"),
-    "frame-pandas": ("a pandas frame", "Python; paths, bytes, or structs of both"),
+    "frame-pandas": ("a pandas frame", "Python; paths, bytes, structs of both, PIL images or arrays"),
     "frame-polars": ("a Polars frame", "Python; and whatever else exports Arrow, as DuckDB's relations"),
-    "list": ("a list of paths", "Python; with `labels=`, or of (path, label)"),
+    "list": ("a list of paths", "Python; with `labels=`, or of (path, label); also of bytes, PIL images or arrays"),
     "torch": ("a torch `Dataset`", "Python; of (image, label), the last resort: read once for its labels"),
 }
 """Kinds of data by name: what it is, and how it is read; for the documents and the common test suite."""
