@@ -57,7 +57,7 @@ SOURCES = {
     "parquet-bytes": ("Parquet with plain bytes", "the column of bytes, by its name or `--image-column`"),
     "webdataset": (
         "WebDataset",
-        "tar shards, read in place: one, a folder, a list, or a pattern as `t-{000..099}.tar`",
+        "tar shards, read in place: one, a folder, a list, or a pattern: `t-{00..99}.tar`",
     ),
     "hub": ("a data set of the Hugging Face Hub", "`OWNER/NAME`, `hf://datasets/OWNER/NAME@REVISION/FOLDER`"),
     "datasets": ("`datasets.Dataset`", "Python; read from the files that back it, or from memory"),
