@@ -52,14 +52,16 @@ class Family:
     pooling: str
 
 
-def _transformers(kind: str, options: dict[str, Any], processor: dict[str, Any], **nested: Any) -> Any:
+def _transformers(
+    kind: str, options: dict[str, Any], processor: dict[str, Any], suffix: str = "", **nested: Any
+) -> Any:
     def build(folder: Path) -> Callable[[Tensor], Tensor]:
         import_timm()
         import transformers
 
         torch.manual_seed(0)
         config = getattr(transformers, f"{kind}Config")(**options, **nested)
-        model = getattr(transformers, f"{kind}Model")(config).eval()
+        model = getattr(transformers, f"{kind}Model{suffix}")(config).eval()
         for parameter in model.parameters():  # zeros, as of layer scales, would hide what is wrong
             nn.init.normal_(parameter, std=0.1)
         transformers.utils.logging.disable_progress_bar()
@@ -71,7 +73,8 @@ def _transformers(kind: str, options: dict[str, Any], processor: dict[str, Any],
             if hasattr(model, "get_image_features"):
                 output = model.get_image_features(images)
                 return output if isinstance(output, Tensor) else output.pooler_output
-            return model(images).pooler_output.flatten(1)
+            output = model(images)
+            return output.image_embeds if hasattr(output, "image_embeds") else output.pooler_output.flatten(1)
 
         return forward
 
@@ -194,6 +197,24 @@ FAMILIES: dict[str, Family] = {
             _transformers("CLIP", {"projection_dim": 24}, CROP, vision_config=VIT, text_config=TEXT),
             False,
             _CROP,
+            "the image embedding",
+        ),
+        (
+            "clip_vision",
+            "CLIP without its text side",
+            "transformers",
+            _transformers("CLIPVision", {**VIT, "projection_dim": 24}, CROP, "WithProjection"),
+            False,
+            _CROP,
+            "the image embedding",
+        ),
+        (
+            "metaclip2",
+            "MetaCLIP 2",
+            "transformers",
+            _transformers("MetaClip2", {"projection_dim": 24}, SQUASH, vision_config=VIT, text_config=TEXT),
+            True,
+            _SQUASH,
             "the image embedding",
         ),
         ("vit", "ViT", "transformers", _transformers("ViT", VIT, SQUASH), True, _SQUASH, _POOLER),

@@ -123,7 +123,20 @@ def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None
     config.write_text(text.replace('"dinov2"', '"bert"'))
     with pytest.raises(LookalikeError, match="`bert` is a text model"):
         Embedder.from_pretrained(tmp_path / "model")
+    config.write_text(text.replace('"hidden_size": 32', '"hidden_size": 64'))
+    with pytest.raises(LookalikeError, match=r"lacks \d+ of its weights, or has them in another shape, first `"):
+        Embedder.from_pretrained(tmp_path / "model")
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "config.json").write_text('{"model_type": "dinov22"}')
+    with pytest.raises(LookalikeError, match=r"did you mean `dinov2`\?"):  # before weights are asked for
+        Embedder.from_pretrained(tmp_path / "alone")
     config.write_text(text)
+    processor = tmp_path / "model" / "preprocessor_config.json"
+    whole = processor.read_text()
+    processor.write_text('{"size": {"longest_edge": 32}}')
+    with pytest.raises(LookalikeError, match="states no fixed input size"):
+        Embedder.from_pretrained(tmp_path / "model")
+    processor.write_text(whole)
     (tmp_path / "model" / "model.safetensors").unlink()
     (tmp_path / "model" / "pytorch_model.bin").write_bytes(pickle.dumps({"model": Path("x")}))
     with pytest.raises(LookalikeError, match=r"more than tensors, which lookalike does not unpickle|damaged"):

@@ -79,7 +79,7 @@ def push(folder: Path, repository: str, *, private: bool, message: str) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=endpoint())
-    with explained(repository):
+    with explained(repository, unreachable=f"`{repository}` cannot be written: the Hub cannot be reached."):
         api.create_repo(repository, private=private, exist_ok=True)
         return str(api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message))
 
@@ -90,7 +90,7 @@ def endpoint() -> str | None:
 
 
 @contextlib.contextmanager
-def explained(repository: str) -> Iterator[None]:
+def explained(repository: str, unreachable: str = "") -> Iterator[None]:
     """Turn errors of the Hub into one sentence."""
     from huggingface_hub import errors
 
@@ -101,8 +101,9 @@ def explained(repository: str) -> Iterator[None]:
         (errors.RepositoryNotFoundError,): f"There is no model `{repository}`, neither a folder here nor on the Hub; "
         f"if it is private, {login}.",
         (errors.HfHubHTTPError,): f"The Hub refused `{repository}`: {login} if it needs that, or try again later.",
-        (errors.HTTPError, OSError): f"`{repository}` is not on this machine, and the Hub cannot be reached: "
-        "check the network, or give a folder that holds the model.",
+        (errors.HTTPError, OSError): unreachable
+        or f"`{repository}` is not on this machine, and the Hub cannot be reached: check the network, or give a folder "
+        "that holds the model.",
     }
     try:
         yield

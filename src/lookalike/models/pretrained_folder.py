@@ -117,6 +117,7 @@ def _open_clip(folder: Path, name: str, size: int | None) -> LoadedBackbone:
 
 def _transformers(folder: Path, size: int | None) -> LoadedBackbone:
     config = read_json(folder / CONFIG, "model's configuration")
+    transformers.check_family(config)
     described = next((folder / name for name in PREPROCESS if (folder / name).is_file()), None)
     if described is None:
         raise LookalikeError(f"`{folder}` has no {PREPROCESS[0]}: its preprocessing is unknown.")

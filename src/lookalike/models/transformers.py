@@ -23,6 +23,12 @@ PREFIX = "transformers:"
 RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 IRRELEVANT = ("architectures", "_name_or_path", "transformers_version", "id2label", "label2id", "dtype", "torch_dtype")
 NOT_ONE_SIZE = ("siglip2", "siglip2_vision_model")
+# Models of images and texts, of which the image side is loaded; the classes that project into the common space.
+TWO_SIDED = {
+    "clip": "CLIPVisionModelWithProjection",
+    "metaclip_2": "MetaClip2VisionModelWithProjection",
+    "siglip": "SiglipVisionModel",
+}
 
 
 class TransformersBackbone(nn.Module):
@@ -93,13 +99,18 @@ def create(config: Mapping[str, Any], size: int, tensors: Mapping[str, Tensor] |
             else:
                 floats = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
                 network, info = kind.from_pretrained(
-                    None, config=made, state_dict=floats, output_loading_info=True, dtype=torch.float32
+                    None,
+                    config=made,
+                    state_dict=floats,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # they are named below
+                    dtype=torch.float32,
                 )
                 missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
-                if missing or info["mismatched_keys"]:
+                if wrong := missing or sorted(key for key, *_ in info["mismatched_keys"]):
                     raise LookalikeError(
-                        f"{what} lacks {len(missing) or len(info['mismatched_keys'])} of its weights, first "
-                        f"`{(missing or sorted(map(str, info['mismatched_keys'])))[0]}`: the file is of another model."
+                        f"{what} lacks {len(wrong)} of its weights, or has them in another shape, first `{wrong[0]}`: "
+                        "the file is of another model."
                     )
                 has_pooler = not info["missing_keys"]
             return TransformersBackbone(network, size, has_pooler=has_pooler).eval()
@@ -108,10 +119,16 @@ def create(config: Mapping[str, Any], size: int, tensors: Mapping[str, Tensor] |
             raise LookalikeError(f"{what} cannot embed images of {size} px ({first}).") from error
 
 
+def check_family(config: Mapping[str, Any]) -> None:
+    """Raise unless transformers has a vision model for such a configuration."""
+    _vision(_import(), config)
+
+
 def stored_config(config: Mapping[str, Any], backbone: TransformersBackbone) -> dict[str, Any]:
     """What a saved model needs of ``config.json`` to make the network again."""
-    left_out = {*IRRELEVANT, "text_config"}
-    kept = {key: value for key, value in config.items() if key not in left_out}
+    kept = {key: value for key, value in config.items() if key not in {*IRRELEVANT, "text_config"}}
+    if type(backbone.network).__name__ in TWO_SIDED.values():  # the configuration alone gives no projection
+        kept["architectures"] = [type(backbone.network).__name__]
     return {**kept, **({} if backbone.has_pooler else {"has_pooler": False})}
 
 
@@ -126,7 +143,7 @@ def preprocess(document: Mapping[str, Any], size: int | None = None) -> Preproce
     sizes = document.get("size", 224)
     edge = sizes if isinstance(sizes, int) else sizes.get("shortest_edge") or sizes.get("height")
     cropped = document.get("crop_size", edge)
-    cropped = cropped if isinstance(cropped, int) else cropped.get("height") or cropped.get("shortest_edge")
+    cropped = cropped.get("height") or cropped.get("shortest_edge") if isinstance(cropped, dict) else cropped
     if edge is None or cropped is None:
         raise LookalikeError("`preprocessor_config.json` states no fixed input size: this model cannot be used here.")
     # A plain number was the short side for processors that crop, and both sides for all others.
@@ -156,7 +173,7 @@ def _vision(transformers: Any, config: Mapping[str, Any]) -> tuple[Any, Any]:
 
     name = str(config.get("model_type"))
     known = transformers.CONFIG_MAPPING
-    families = sorted({*MODEL_FOR_IMAGE_MAPPING_NAMES, "clip", "clip_vision_model", "siglip"} & set(known.keys()))
+    families = sorted({*MODEL_FOR_IMAGE_MAPPING_NAMES, *TWO_SIDED, "clip_vision_model"} & set(known.keys()))
     if name in NOT_ONE_SIZE:
         raise LookalikeError(
             f"`{name}` is the NaFlex form of SigLIP 2, whose input has no fixed size: take a fixed one, such as "
@@ -167,17 +184,16 @@ def _vision(transformers: Any, config: Mapping[str, Any]) -> tuple[Any, Any]:
         hint = suggest(name, families) or f"; known are {', '.join(families[:40])}."
         raise LookalikeError(f"The model type `{name}` is {what}{hint}")
     document = {key: value for key, value in config.items() if key != "has_pooler"}
-    if name in ("clip", "siglip"):
+    if name in TWO_SIDED:
         vision = known[f"{name}_vision_model"].from_dict(dict(document.get("vision_config") or {}))
-        if name == "siglip":
-            return vision, transformers.SiglipVisionModel
-        vision.projection_dim = document.get("projection_dim", 512)
-        return vision, transformers.CLIPVisionModelWithProjection
+        if name != "siglip":
+            vision.projection_dim = document.get("projection_dim", 512)
+        return vision, getattr(transformers, TWO_SIDED[name])
     made = known[name].from_dict(document)
     if hasattr(made, "mask_ratio"):  # masked autoencoders hide patches in training only
         made.mask_ratio = 0.0
-    if "CLIPVisionModelWithProjection" in (config.get("architectures") or ()):
-        return made, transformers.CLIPVisionModelWithProjection
+    if projecting := set(TWO_SIDED.values()) & set(config.get("architectures") or ()):
+        return made, getattr(transformers, projecting.pop())
     return made, transformers.MODEL_MAPPING[type(made)]
 
 
