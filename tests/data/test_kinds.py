@@ -20,7 +20,10 @@ import lookalike as la
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Table, audit, content_id, decode, read_table, thumbnail
 from lookalike.data.readers import SOURCES, expand
+from lookalike.data.readers.columns import unused_split
 from lookalike.models import Embedder
+from lookalike.training.settings import DataSettings
+from lookalike.training.split import divide
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +211,25 @@ def test_the_tables_own_split_is_used_and_said(
     settings = {"model": {"weights": "random", "size": 32}, "sampler": {"classes_per_batch": 2}}
     plan = la.train(data=tmp_path / "t.parquet", dry_run=True, steps=2, model="resnet10_small", settings=settings)
     assert plan is not None and "The split is the data's own: 16 train, 8 test" in capsys.readouterr().err
+
+
+def test_a_split_with_names_of_its_own_is_said_and_can_be_mapped(photos: Path, tmp_path: Path) -> None:
+    import datasets
+
+    made, _ = MAKERS["datasets-dict"](photos, tmp_path)
+    named = datasets.DatasetDict({"seen": made["train"], "unseen": made["test"]})
+    table = read_table(named)
+    assert table.labels("split")[1] == ["seen", "unseen"]
+    message = "says what they stand for"
+    assert f"--split-column split:train=seen,test=unseen {message}" in unused_split(table)
+    assert any(message in note for note in divide(table, DataSettings()).notes)
+    for source in (named, table):
+        mapped = read_table(source, split_column="split:train=seen,test=unseen")
+        assert mapped.labels("split")[1] == ["test", "train"] and not unused_split(mapped)
+        assert divide(mapped, DataSettings()).rule == "table"
+    half = datasets.DatasetDict({"train": made["train"], "unseen": made["test"]})
+    assert len(divide(read_table(half), DataSettings()).test)  # not the part `train` alone
+    assert not unused_split(read_table(photos))
 
 
 # ---- damage --------------------------------------------------------------------------------------

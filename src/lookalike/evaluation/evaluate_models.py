@@ -335,11 +335,13 @@ def _images(
 
 def default_split(table: Table) -> str | None:
     """Return the split to measure on: the table's own test split, or its validation split; None for all images."""
-    from lookalike.data.readers.columns import split_counts
+    from lookalike.data.readers.columns import split_counts, unused_split
 
     there = set(table.column("split"))
     own = next((name for name in ("test", "val") if name in there), None)
     if own is None or "train" not in there:
+        if unused := unused_split(table):
+            say(unused)
         return None
     counts = split_counts(table.column("split"))
     say(f"`{table.name}` has a split of its own ({counts}): measured on `{own}`; --split all measures on every image.")

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data.readers.columns import split_counts
+from lookalike.data.readers.columns import split_counts, unused_split
 from lookalike.data.table import Table
 from lookalike.training.settings import DataSettings
 
@@ -89,6 +89,8 @@ def divide(table: Table, data: DataSettings) -> Division:
             notes.append(f"The split is the data's own: {split_counts(table.column('split'))}.")
         train = train[codes[train] >= 0]
     else:
+        if data.split == "auto" and (unused := unused_split(table)):
+            notes.append(unused)
         draw = _by_class if rule == "classes" else _by_image
         train, test = draw(np.flatnonzero(codes >= 0), codes, data.test_fraction, data.split_seed, "test")
     tested = set(codes[test]) - {-1}
@@ -114,7 +116,7 @@ def _rule(table: Table, codes: np.ndarray, data: DataSettings) -> str:
         return data.split
     if table.notes.get("layout") in _HALVED:
         return "halves"
-    if table.has("split") and {"train"} < set(table.column("split")) - {None}:
+    if table.has("split") and {"train"} < set(table.column("split")) & {"train", "val", "test"}:
         return "table"
     return "classes" if _pairs(codes) >= _ENOUGH else "images"
 

@@ -204,6 +204,18 @@ def hint(table: Any, what: str) -> str:
     return f" Its columns are {_listed(names)}{seems}." if names else ""
 
 
+def unused_split(table: Any) -> str:
+    """Return a sentence on a split whose parts have names of their own, and so stand for nothing; else an empty text."""
+    there = sorted({str(value) for value in table.column("split") if value is not None}) if table.has("split") else []
+    if len(there) < 2 or {*there} <= {*SPLITS.values()} or {"train", "test"} <= {*there}:
+        return ""
+    train, test = sorted(there, key=lambda name: name != "train")[:2]
+    return (
+        f"The parts of `{table.name}` ({', '.join(there)}) are not called `train` and `test`, so that this split is not "
+        f"used: --split-column split:train={train},test={test} says what they stand for."
+    )
+
+
 def split_counts(values: Any) -> str:
     """Return how many images each split has, as `800 train, 200 test`."""
     names, counts = np.unique([value for value in values if value is not None], return_counts=True)

@@ -193,7 +193,7 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
     tables, marks, orders, before = [], [], [], 0
     for split, part in parts.items():
         table = part.data.table
-        if split and "split" not in table.column_names and columns.split is None:
+        if split and "split" not in table.column_names and columns.split in (None, "split"):
             table = table.append_column("split", pa.array([split] * len(table), pa.string()))
         order = np.arange(len(table)) if part._indices is None else part._indices.column(0).to_numpy()
         marks += [f"{part._fingerprint}:{i}" for i in range(len(table))]
