@@ -129,7 +129,7 @@ def test_lists_and_frames_hold_paths_images_or_arrays(photos: Path) -> None:
     arrays = [np.asarray(Image.open(file)) for file in files]
     images = [Image.fromarray(array) for array in arrays]
     sources: list[tuple[Any, dict[str, Any]]] = [
-        (pandas.DataFrame({"photo": files, "species": labels}), {"label_column": "species"}),
+        (pandas.DataFrame({"photo": files, "species": labels}), {"image_column": "photo", "label_column": "species"}),
         (pandas.DataFrame({"image": images, "label": labels}).sample(frac=1, random_state=0), {}),
         ({"image": arrays, "label": labels}, {}),
         (images, {"labels": labels}),

@@ -205,13 +205,13 @@ def hint(table: Any, what: str) -> str:
 
 
 def unused_split(table: Any) -> str:
-    """Return a sentence on a split whose parts have names of their own, and so stand for nothing; else an empty text."""
+    """Return a sentence on a split whose parts have names of their own, and so are not used; empty for others."""
     there = sorted({str(value) for value in table.column("split") if value is not None}) if table.has("split") else []
     if len(there) < 2 or {*there} <= {*SPLITS.values()} or {"train", "test"} <= {*there}:
         return ""
     train, test = sorted(there, key=lambda name: name != "train")[:2]
     return (
-        f"The parts of `{table.name}` ({', '.join(there)}) are not called `train` and `test`, so that this split is not "
+        f"The parts of `{table.name}` ({', '.join(there)}) are not called `train` and `test`, so that the split is not "
         f"used: --split-column split:train={train},test={test} says what they stand for."
     )
 
