@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests import helpers, kills
 from tests.adaptation.conftest import small
+from tests.training.test_torchrun import run_on_two_nodes
 
 import lookalike as la
 from lookalike.adaptation import adapt_command, candidate, gate
@@ -26,6 +27,8 @@ from lookalike.core import folders
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.interrupts import Stopped, Terminated
+from lookalike.core.run import Run
+from lookalike.core.settings import flatten
 from lookalike.data import content_id
 from lookalike.models.fingerprint import tensor_bytes
 from lookalike.training import Plan, loop
@@ -584,6 +587,22 @@ def test_two_processes_adapt_as_one_does(
     mine, theirs = receipts(runs[0], 1), receipts(runs[1], 1)
     assert [entry["times_negative"] for entry in mine] == [entry["times_negative"] for entry in theirs]
     assert [entry["steps_loaded"] for entry in mine] == [entry["steps_loaded"] for entry in theirs]
+
+
+@pytest.mark.slow
+def test_two_nodes_adapt_the_bits_of_two_processes(
+    classifier: Path, target: Path, pool: Path, expert: Path, tmp_path: Path
+) -> None:
+    settings = {**QUICK, "layer": "pixels", "steps": 5, "batch_size": 7, "lr": 1e-4}
+    sets = [word for key, value in flatten(settings).items() for word in ("--set", f"{key}={value}")]
+    words = ["adapt", classifier, "--target", target, "--pool", pool, "--expert", expert, *sets]
+    done = run_on_two_nodes(tmp_path, *words, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    pair = la.adapt(
+        model=classifier, target=target, pool=[pool], expert=expert, settings=settings, processes=2, out=tmp_path / "2"
+    )
+    first, second = (_tensors(Versions(Run(path)).folder(1) / "model") for path in (tmp_path / "run", pair.path))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_what_the_pool_is_worth_is_reported(

@@ -145,7 +145,7 @@ def _alive(pid: int) -> bool:
 def test_a_node_whose_first_node_has_ended_does_not_wait_for_it(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    around = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    around = {"RANK": 1, "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "x", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for name, value in around.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(distributed, "MEETING", 0.5)

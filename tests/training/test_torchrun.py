@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 from tests import helpers, milvus_server
+from tests.training.test_pretrain import FEW
 from tests.training.test_resume import PAIR
 
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_file
 from lookalike.core.run import Run, started_by_torchrun
-from lookalike.core.settings import flatten
-from lookalike.training import train
+from lookalike.core.settings import flatten, merge
+from lookalike.training import checkpoint, pretrain, train
 from lookalike.training.loop import _fabric
 
 WEIGHTS = "model/model.safetensors"
@@ -74,6 +75,19 @@ def test_two_nodes_train_the_bits_of_two_processes(folder, tiny, tmp_path):
     assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(pair.path / WEIGHTS)
     assert done.stdout.count("48 train") == 1, "the first process alone answers"
     assert Run(tmp_path / "run").config["processes"] == 2
+
+
+@pytest.mark.slow
+def test_two_nodes_pretrain_the_bits_of_two_processes(folder, tiny, tmp_path):
+    settings = merge(FEW, {"steps": 3})
+    words = [word for key, value in flatten(settings).items() for word in ("--set", f"{key}={value}")]
+    common = ["pretrain", folder, "--model", tiny, "--method", "moco", "--no-report", *words]
+    done = run_on_two_nodes(tmp_path, *common, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    options = {"data": folder, "method": "moco", "model": tiny, "settings": settings, "report": False}
+    pair = pretrain(**options, processes=2, out=tmp_path / "pair")
+    last = [checkpoint.read(place / "checkpoints" / "last.pt")["model"] for place in (tmp_path / "run", pair.path)]
+    assert all(torch.equal(value, last[1][name]) for name, value in last[0].items())
 
 
 @pytest.mark.slow

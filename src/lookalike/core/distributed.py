@@ -252,8 +252,9 @@ def _join() -> None:
         return
     if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost", "::1") and sys.platform.startswith("linux"):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    seconds = MEETING if "TORCHELASTIC_RUN_ID" in os.environ else 10 * MEETING  # torchrun's nodes have met already
     try:
-        store, number, count = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=MEETING)))
+        store, number, count = next(dist.rendezvous("env://", timeout=datetime.timedelta(seconds=seconds)))
     except dist.DistError as error:
         raise LookalikeError(
             f"No process answers at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}: the first node has ended, "
