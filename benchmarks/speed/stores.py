@@ -64,7 +64,7 @@ def measure(
 ) -> tuple[dict[str, Any], list[Bar]]:
     """Build every store, then query them in turns."""
     rows = mixture(count + QUERIES, DIM)
-    groups = mixture_groups(rows)
+    groups = mixture_groups(len(rows), DIM)
     rows, queries = rows[:count], rows[count:]
     truth = top_k(queries, rows, K)[1]
     figures: dict[str, Any] = {"vectors": count, "numbers": DIM, "not measured": sorted({*STORES} - {*addresses})}
