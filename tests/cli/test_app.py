@@ -14,6 +14,7 @@ from tests.helpers import lookalike
 
 from lookalike._version import __version__
 from lookalike.cli import app
+from lookalike.cli import main as cli_main
 from lookalike.cli.commands import PANELS
 from lookalike.cli.generate import STOPPED
 from lookalike.core.errors import Exit
@@ -131,6 +132,19 @@ def test_ctrl_c_and_sigterm_stop_with_a_single_line() -> None:
         "Stopped at 3.\n",
     )
     assert time.monotonic() - start_time < 10
+
+
+def test_ctrl_c_while_the_commands_are_loaded_is_a_single_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(words: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lookalike.cli.app.run", interrupt)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit) as ended:
+        cli_main()
+    assert ended.value.code == 130 and capsys.readouterr().err == "Stopped.\n"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")

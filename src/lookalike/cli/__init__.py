@@ -17,10 +17,15 @@ def main() -> None:
         Traceback (most recent call last):
         SystemExit: 0
     """
-    from lookalike.cli.app import run
     from lookalike.core.errors import Exit
 
-    code = run(sys.argv[1:])
+    try:
+        from lookalike.cli.app import run
+
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while the command line itself was loaded
+        print("Stopped.", file=sys.stderr)
+        code = Exit.STOPPED
     if code in (Exit.STOPPED, Exit.TERMINATED):  # everything is closed; no thread that still reads is waited for
         sys.stdout.flush()
         os._exit(code)
