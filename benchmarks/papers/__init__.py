@@ -20,9 +20,9 @@ from benchmarks.papers.gates import Gate, always
 from benchmarks.provenance import data_folder, data_set, provenance
 from lookalike.core import folders, progress
 from lookalike.core.device import threads
+from lookalike.core.engine import Jobs
 from lookalike.core.errors import choose
 from lookalike.core.files import read_json, write_json
-from lookalike.core.job_cache import Jobs
 
 # Name -> module; add a line for a new paper.
 PAPERS = {

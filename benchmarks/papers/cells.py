@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core import folders
+from lookalike.core.engine import Engine, Jobs, LocalEngine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json, to_json, write_json
 from lookalike.core.imports import package_versions
-from lookalike.core.job_cache import Jobs
 from lookalike.core.locks import Locked, hold, wait_for_lock
 
 LIMIT = 20 * 60
@@ -81,11 +81,18 @@ class Cells(Jobs):
             return self._run(key, function, arguments)
 
     def run_many(
-        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], *, processes: int = 1
+        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], *, engine: Engine | None = None
     ) -> Iterator[tuple[str, Any]]:
         """Yield name and figures of every cell; those that another process is running come last."""
-        if processes > 1:
-            yield from super().run_many(jobs, function, processes=processes)
+        if engine is not None and not (isinstance(engine, LocalEngine) and engine.processes <= 1):
+            shards = {
+                key: {"cells": self, "key": key, "function": function, "arguments": dict(arguments)}
+                for key, arguments in jobs.items()
+            }
+            for outcome in engine.run(run_cell, shards):
+                if outcome.error is not None:
+                    raise outcome.error
+                yield outcome.key, outcome.result
             return
         pending = dict(jobs)
         while pending:
@@ -123,6 +130,11 @@ class Cells(Jobs):
             record = self.stored(key, arguments)
             assert record is not None, f"the settings of {key} are not JSON"
         return record["result"]
+
+
+def run_cell(cells: Cells, key: str, function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """Run one cell in a process of an engine."""
+    return cells.run(key, function, **arguments)
 
 
 def commit() -> str | None:

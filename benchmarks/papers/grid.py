@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from benchmarks.papers import ClaimContext, Missing, Verdict
 from benchmarks.papers.paired import Difference, difference
+from lookalike.core.engine import LocalEngine
 
 Arguments = dict[str, Any]
 LEAST_SEEDS = 3
@@ -132,7 +133,7 @@ def run_grid(
     elif missing and prepare is not None:
         prepare(missing)
     results, left, start = GridResults(finished_seeds, requested, measure), set(missing), time.monotonic()
-    for key, result in context.cells.run_many(jobs, trial, processes=context.workers):
+    for key, result in context.cells.run_many(jobs, trial, engine=LocalEngine(context.workers)):
         results.results[owners[key]] = result
         if key in left:
             left.discard(key)

@@ -16,8 +16,8 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core import progress as say
 from lookalike.core.device import threads
+from lookalike.core.engine import Jobs
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.job_cache import Jobs
 from lookalike.core.report_blocks import Block, Cell, Grid, Lines, Section, Series, Verdict
 from lookalike.core.run import Run
 from lookalike.core.settings import merge

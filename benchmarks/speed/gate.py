@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks.papers.cells import Cells
 from benchmarks.speed import Bar, BenchContext
+from lookalike.core.engine import LocalEngine
 from lookalike.core.files import hash_bytes
 
 HARMFUL, HELPFUL, MIN_COUNT = 0.05, 0.70, 60
@@ -66,7 +67,7 @@ def simulated(context: BenchContext, *, classifier: bool, recipes: Sequence[str]
         for number, (source, target) in enumerate(shifts)
     }
     rows: list[Row] = []
-    for number, (key, result) in enumerate(cells.run_many(jobs, simulate, processes=context.threads), 1):
+    for number, (key, result) in enumerate(cells.run_many(jobs, simulate, engine=LocalEngine(context.threads)), 1):
         context.say(f"{number} of {len(jobs)}: {key}")
         rows += result
     return rows

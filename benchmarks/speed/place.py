@@ -37,8 +37,8 @@ MODEL: dict[str, Any] = {"size": 160, "pooling": "gem"}
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     from lookalike.core import folders
+    from lookalike.core.engine import Jobs
     from lookalike.core.files import FORMAT_VERSIONS
-    from lookalike.core.job_cache import Jobs
 
     jobs = Jobs(folders.home() / "jobs" / f"place-{FORMAT_VERSIONS['curve']}")
     rows: list[dict[str, Any]] = []

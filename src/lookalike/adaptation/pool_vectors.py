@@ -18,6 +18,7 @@ from lookalike.adaptation.pool_search import Retrieved, nearest, no_retrievals, 
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import artifacts, folders
 from lookalike.core.device import CPU
+from lookalike.core.engine import LocalEngine
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import wait_for_lock
 from lookalike.data import Table
@@ -91,11 +92,16 @@ def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress
     at = {id_: i for i, id_ in enumerate(known)}
     new = [i for i, id_ in enumerate(ids) if id_ not in at]
     size = max(BLOCK, -(-len(new) // MAX_WRITES))
-    for start in range(0, len(new), size):  # stored part by part: a kill loses one of them
-        part = new[start : start + size]
-        more = embedded_anew(retriever, images.take(part), runtime, progress=progress)
+    parts = {str(start): new[start : start + size] for start in range(0, len(new), size)}
+    shards = {
+        name: {"retriever": retriever, "images": images.take(part), "runtime": runtime, "progress": progress}
+        for name, part in parts.items()
+    }
+    for outcome in LocalEngine().run(embedded_anew, shards):  # stored part by part: a kill loses one of them
+        if outcome.error is not None:
+            raise outcome.error
         with _turn(path):
-            known, rows = _merged(path, [ids[i] for i in part], more)
+            known, rows = _merged(path, [ids[i] for i in parts[outcome.key]], outcome.result)
     if new:
         at = {id_: i for i, id_ in enumerate(known)}
         artifacts.trim()

@@ -13,9 +13,8 @@ from typing import Any
 from lookalike import methods
 from lookalike.core import progress
 from lookalike.core.device import resolve as resolve_device
-from lookalike.core.device import threads
+from lookalike.core.engine import Engine, Jobs, open_engine
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.job_cache import Jobs
 from lookalike.core.run import Run, find_run
 from lookalike.data import audit, read_table, with_columns
 from lookalike.data.table import Table
@@ -30,7 +29,7 @@ from lookalike.training.setup import starting_model
 TABLE, SPLITS = "table.parquet", "splits.json"
 RECIPE = "shift"
 RUN_KIND = "shift"
-HOW = ("processes", "out", "resume", "report")  # options of which no result depends
+HOW = ("processes", "engine", "out", "resume", "report")  # options of which no result depends
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")
 
 # The authors' constants where they differ from the method's defaults: for all images, and by layout.
@@ -130,7 +129,7 @@ class Experiment:
         arguments: Callable[[str, Split, TrainSettings], Mapping[str, Any]],
         function: Callable[..., Any],
         *,
-        processes: int | None,
+        engine: Engine,
         frozen: bool = False,
     ) -> Iterator[tuple[dict[str, Any], Any]]:
         """Run ``function`` for every method, starting model, split and seed; yield each description and result.
@@ -149,7 +148,7 @@ class Experiment:
                     descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
         stored = Jobs(self.run.path / "jobs")
         with progress.Progress("Runs", len(jobs)) as bar:
-            for key, result in stored.run_many(jobs, function, processes=processes or threads()):
+            for key, result in stored.run_many(jobs, function, engine=engine):
                 bar.advance(note=key)
                 yield descriptions[key], result
 
@@ -212,6 +211,7 @@ def run(
     label_column: str | None = None,
     split_column: str | None = None,
     processes: int | None = None,
+    engine: str = "local",
     out: str | Path | None = None,
     resume: str | Path | None = None,
     report: bool = True,
@@ -239,6 +239,7 @@ def run(
         label_column: Column of a table with the labels.
         split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         processes: Number of parallel runs; one per core by default.
+        engine: What runs them: local, ray or ray://HOST:PORT, whose nodes must reach the run folder and the images.
         out: Run folder; runs/<time>-shift by default.
         resume: Stopped run to resume.
         report: Also write the report's maps.
@@ -268,10 +269,10 @@ def run(
         raise LookalikeError("`transfer` needs heads on cached features; leave `views.mode` at cached.")
     experiment = Experiment(RUN_KIND, config)
     with experiment.run.locked(), experiment.run.continued_by("shift run"):
-        return _run(experiment, processes, report=report)
+        return _run(experiment, open_engine(engine, processes=processes), report=report)
 
 
-def _run(experiment: Experiment, processes: int | None, *, report: bool) -> Run:
+def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
     config = experiment.config
     table = experiment.table(layout=config["layout"])
     split_set = experiment.splits(table)
@@ -306,7 +307,7 @@ def _run(experiment: Experiment, processes: int | None, *, report: bool) -> Run:
             "fingerprint": fingerprint,
         }
 
-    trials = experiment.run_trials(table, chosen, arguments, trial, processes=processes, frozen=True)
+    trials = experiment.run_trials(table, chosen, arguments, trial, engine=engine, frozen=True)
     rows = [{**about, **result} for about, result in trials]
     facts = summary(rows, config)
     experiment.run.write_result(finished=True, rows=rows, **facts)

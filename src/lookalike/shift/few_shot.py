@@ -15,6 +15,7 @@ import numpy as np
 
 from lookalike import methods
 from lookalike.core import report_blocks as s
+from lookalike.core.engine import Engine, open_engine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
@@ -106,10 +107,10 @@ def fewshot(
         raise LookalikeError("Few-shot adapts heads on cached features; leave `views.mode` at cached.")
     experiment = Experiment(FEWSHOT_KIND, config)
     with experiment.run.locked(), experiment.run.continued_by("shift fewshot"):
-        return _run(experiment, processes)
+        return _run(experiment, open_engine("local", processes=processes))
 
 
-def _run(experiment: Experiment, processes: int | None) -> Run:
+def _run(experiment: Experiment, engine: Engine) -> Run:
     config = experiment.config
     table = experiment.table(layout=config["layout"])
     split_set = experiment.splits(table)
@@ -121,7 +122,7 @@ def _run(experiment: Experiment, processes: int | None) -> Run:
 
     chosen = select_splits(config["only"], split_set)
     rows = []
-    for about, result in experiment.run_trials(table, chosen, arguments, fewshot_trial, processes=processes):
+    for about, result in experiment.run_trials(table, chosen, arguments, fewshot_trial, engine=engine):
         rows += [{**about, **row} for row in result["episodes"]]
     summary = summarize(rows)
     experiment.run.write_result(finished=True, rows=rows, summary=summary)

@@ -9,7 +9,7 @@ from tests import helpers
 from benchmarks.papers import ClaimContext, carp, carp_runs, domain_pretraining
 from benchmarks.papers.carp_runs import Cell, ScratchCell
 from benchmarks.papers.grid import GridResults
-from lookalike.core.job_cache import Jobs
+from lookalike.core.engine import Jobs
 from lookalike.training.recipe import load
 from lookalike.training.settings import resolve
 

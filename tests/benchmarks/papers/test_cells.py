@@ -16,7 +16,7 @@ from benchmarks.papers import ClaimContext, cells
 from benchmarks.papers.cells import LIMIT, Cells, commit
 from benchmarks.papers.grid import revisions, run_grid
 from lookalike import methods
-from lookalike.core.job_cache import Jobs
+from lookalike.core.engine import Jobs, LocalEngine
 from lookalike.core.locks import hold
 
 
@@ -145,7 +145,7 @@ def test_two_processes_share_a_grid_without_doing_a_cell_twice(tmp_path, home, m
 
 
 def test_workers_run_side_by_side(tmp_path, home):
-    result = dict(Cells(tmp_path).run_many({str(n): {"number": n} for n in range(3)}, square, processes=2))
+    result = dict(Cells(tmp_path).run_many({str(n): {"number": n} for n in range(3)}, square, engine=LocalEngine(2)))
     assert result == {"0": 0, "1": 1, "2": 4} and len(list(tmp_path.glob("*.json"))) == 3
 
 

@@ -11,8 +11,8 @@ from benchmarks.papers.dmcac_runs import MEASURES, Arm
 from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference
 from lookalike import methods
+from lookalike.core.engine import Jobs
 from lookalike.core.errors import LookalikeError
-from lookalike.core.job_cache import Jobs
 from lookalike.methods.dmcac import DMCAC
 from lookalike.methods.hyp import Hyp
 from lookalike.training.settings import resolve

@@ -237,7 +237,7 @@ def test_score_is_the_area(stored_rows):
 def test_only_whole_seeds_are_judged_by(tmp_path):
     from benchmarks.papers import ClaimContext
     from benchmarks.papers.grid import run_grid
-    from lookalike.core.job_cache import Jobs
+    from lookalike.core.engine import Jobs
 
     context = ClaimContext(Jobs(tmp_path), finished=True)
     cells = [oodml_runs.Cell("cub", "ms", SimpleNamespace(id=split, fid=float(split))) for split in (1, 2)]

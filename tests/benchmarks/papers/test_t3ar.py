@@ -221,7 +221,7 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     data: Path, scale: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from benchmarks.papers import ClaimContext
-    from lookalike.core.job_cache import Jobs
+    from lookalike.core.engine import Jobs
 
     monkeypatch.setattr(t3ar_runs, "SMALL", scale)
     context = ClaimContext(Jobs(tmp_path / "jobs"), data=data)

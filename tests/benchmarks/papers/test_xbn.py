@@ -12,7 +12,7 @@ from benchmarks.papers.gates import all_of, flattened, late, learned
 from benchmarks.papers.grid import GridResults, revisions
 from benchmarks.papers.paired import Difference, difference, more, none_of_note, spread_ratio
 from benchmarks.papers.xbn_runs import RULES, Cell, readings
-from lookalike.core.job_cache import Jobs
+from lookalike.core.engine import Jobs
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import synthetic
 from lookalike.training.recipe import load

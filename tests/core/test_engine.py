@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from tests.helpers import ROOT
 
-from lookalike.core.job_cache import Jobs
+from lookalike.core.engine import Jobs, LocalEngine, open_engine
+from lookalike.core.errors import LookalikeError, Unavailable
 
 
 def square(number: int) -> dict[str, int]:
@@ -44,7 +45,7 @@ def test_a_job_that_failed_or_was_torn_is_run_again(tmp_path: Path) -> None:
 def test_a_new_version_forgets_old_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs(tmp_path / "jobs")
     assert jobs.run("a", lambda: 1) == 1
-    monkeypatch.setattr("lookalike.core.job_cache.__version__", "99")
+    monkeypatch.setattr("lookalike.core.engine.__version__", "99")
     assert jobs.run("a", lambda: 2) == 2
 
 
@@ -52,7 +53,7 @@ def test_a_new_version_forgets_old_results(tmp_path: Path, monkeypatch: pytest.M
 def test_many_jobs_over_processes(tmp_path: Path, processes: int) -> None:
     jobs = Jobs(tmp_path / "jobs")
     jobs.run("0", square, number=0)
-    matches = dict(jobs.run_many({str(n): {"number": n} for n in range(4)}, square, processes=processes))
+    matches = dict(jobs.run_many({str(n): {"number": n} for n in range(4)}, square, engine=LocalEngine(processes)))
     assert {key: result["square"] for key, result in matches.items()} == {"0": 0, "1": 1, "2": 4, "3": 9}
     assert matches["0"]["process"] == os.getpid(), "the stored one was not run again"
     assert (matches["1"]["process"] == os.getpid()) == (processes == 1)
@@ -68,14 +69,12 @@ def linger(folder: str, number: int) -> int:
 
 SERIES = """
 import sys
-from lookalike.core.job_cache import Jobs
-from tests.helpers import ROOT
-from tests.core.test_job_cache import linger
+from lookalike.core.engine import Jobs, LocalEngine
+from tests.core.test_engine import linger
 
-if __name__ == "__main__":
-    folder = sys.argv[1]
-    jobs = {str(n): {"folder": folder, "number": n} for n in range(4)}
-    list(Jobs(folder + "/jobs").run_many(jobs, linger, processes=2))
+folder = sys.argv[1]  # no `if __name__` guard: the processes do not import this script
+jobs = {str(n): {"folder": folder, "number": n} for n in range(4)}
+list(Jobs(folder + "/jobs").run_many(jobs, linger, engine=LocalEngine(2)))
 """
 
 
@@ -118,7 +117,7 @@ def test_workers_end_with_their_parent_however_it_ends(how: signal.Signals, tmp_
 def test_a_caller_who_wants_no_more_waits_for_nothing(tmp_path: Path) -> None:
     jobs = {"quick": {"folder": str(tmp_path), "number": 0}, "slow": {"folder": str(tmp_path), "number": 1}}
     start = time.monotonic()
-    for key, _ in Jobs(tmp_path / "jobs").run_many(jobs, nap, processes=2):
+    for key, _ in Jobs(tmp_path / "jobs").run_many(jobs, nap, engine=LocalEngine(2)):
         assert key == "quick"
         break
     assert time.monotonic() - start < 60
@@ -127,3 +126,41 @@ def test_a_caller_who_wants_no_more_waits_for_nothing(tmp_path: Path) -> None:
 def nap(folder: str, number: int) -> int:
     time.sleep(120 * number)
     return number
+
+
+def fragile(folder: str, number: int) -> int:
+    """Shard 1 kills its process the first time, shard 2 always; shard 3 raises, shard 4 is unavailable at first."""
+    mark = Path(folder, str(number))
+    before = mark.exists()
+    mark.touch()
+    if number == 2 or (number == 1 and not before):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if number == 3:
+        raise ZeroDivisionError("shard 3")
+    if number == 4 and not before:
+        raise Unavailable("later")
+    print("not an answer")
+    return number
+
+
+def test_a_shard_that_fails_is_named_and_the_rest_is_done(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = {str(n): {"folder": str(tmp_path), "number": n} for n in range(6)}
+    outcomes = {one.key: one for one in LocalEngine(2).run(fragile, shards, attempts=2)}
+    assert {key for key, one in outcomes.items() if one.error} == {"2", "3"}
+    assert {one.result for one in outcomes.values()} == {0, 1, None, 4, 5}
+    assert "3 processes that ran it died" in str(outcomes["2"].error)
+    assert isinstance(outcomes["3"].error, ZeroDivisionError), "errors keep their type"
+    assert "in fragile" in outcomes["3"].error.__notes__[0], "and say where they were raised"
+    assert "while it ran 1, which runs again" in capfd.readouterr().err
+
+
+def test_an_error_in_this_process_is_raised_as_it_is() -> None:
+    def wrong() -> None:
+        raise LookalikeError("no")
+
+    (outcome,) = LocalEngine().run(wrong, {"a": {}}, attempts=3)
+    assert str(outcome.error) == "no"
+    with pytest.raises(LookalikeError, match="`dask` is not an engine"):
+        open_engine("dask")
