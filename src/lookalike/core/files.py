@@ -20,6 +20,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from lookalike.core.errors import DiskError, LookalikeError
+from lookalike.core.storage import RemotePath, is_url, location
 
 # The number each kind of file is written with. Raise it with every change that an older version would misread.
 FORMAT_VERSIONS: dict[str, int] = {
@@ -34,6 +35,7 @@ FORMAT_VERSIONS: dict[str, int] = {
     "map": 1,
     "backup": 2,
     "adaptation": 1,
+    "vectors": 1,
 }
 MAX_BYTES = 1_000_000_000  # of an image file
 MAX_TAR_READ = 16_000_000  # bytes that are read of a tar archive at once
@@ -131,9 +133,16 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces it if the block ends without an error.
 
     Args:
-        path: The final file; its folder is created.
+        path: The final file; its folder is created. One in a bucket is written here first.
         private: Whether only the owner may read it.
     """
+    if is_url(path):
+        with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
+            part = Path(folder, "part")
+            yield part
+            with part.open("rb") as source, location(path).writing() as target:  # type: ignore[attr-defined]
+                shutil.copyfileobj(source, target, 1 << 23)
+        return
     path = Path(path)
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -247,6 +256,9 @@ def recover_folder(path: str | Path) -> None:
 
 def write_bytes(path: str | Path, data: bytes, *, private: bool = False) -> None:
     """Write a file atomically."""
+    if is_url(path):
+        location(path).write_bytes(data)
+        return
     with atomic_file(path, private=private) as part:
         part.write_bytes(data)
 
@@ -268,6 +280,8 @@ def open_regular(path: str | os.PathLike[str], *, folder: int | None = None, fol
         folder: Handle of the folder that `path` is relative to.
         follow: Whether `path` may be a link.
     """
+    if isinstance(path, RemotePath):
+        return path.open("rb")
     handle = os.open(path, _READ | (0 if follow else os.O_NOFOLLOW), dir_fd=folder)
     mode = os.fstat(handle).st_mode
     if not stat.S_ISREG(mode):
@@ -353,7 +367,7 @@ def read_part(file: BinaryIO, *, offset: int = 0, length: int | None = None, lim
         FileTooLarge: There are more bytes than `limit`.
         OSError: The file ends inside the part.
     """
-    size = os.fstat(file.fileno()).st_size - offset if length is None else length
+    size = file.seek(0, os.SEEK_END) - offset if length is None else length
     if size > limit:
         raise FileTooLarge(errno.EFBIG, f"the file is larger than {format_bytes(limit)}")
     file.seek(offset)
@@ -410,7 +424,7 @@ def read_json(path: str | Path, what: str = "file", *, mend: str = "") -> Any:
     Raises:
         LookalikeError: The file is missing or damaged.
     """
-    path = Path(path)
+    path = location(path)
     try:
         return json.loads(read_bytes(path, limit=MAX_JSON))
     except FileNotFoundError:

@@ -11,15 +11,22 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from lookalike.core.device import threads
-from lookalike.data.decoding import UnreadableImage
+from lookalike.core.files import hash_bytes
+from lookalike.data.decoding import UnreadableImage, content_id, decode
+
+if TYPE_CHECKING:
+    from lookalike.data.table import Table
 
 T = TypeVar("T")
 R = TypeVar("R")
 B = TypeVar("B", bound=Sequence)
+Preprocess = Callable[[np.ndarray], np.ndarray]
 
 PREFETCH = 3
 _BATCH = 32  # items that `read_images` hands over together
@@ -142,3 +149,53 @@ class _DecodeThreads:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self.pools:
             pool.shutdown(wait=True)
+
+
+@dataclass(frozen=True)
+class DecodedImage:
+    """What indexing needs of an image.
+
+    Args:
+        hash: Hash of the encoded bytes.
+        content: Hash of the decoded pixels.
+        ratio: Width by height.
+        color: Mean color as ``#rrggbb``, shown until the thumbnail is loaded.
+        pixels: The preprocessed input of the model.
+        photo: Date, camera and place from EXIF, if they were to be read.
+    """
+
+    hash: str
+    content: str
+    ratio: float
+    color: str
+    pixels: np.ndarray | None = field(default=None, compare=False)
+    photo: dict[str, str] | None = None
+
+    def payload(self) -> dict[str, Any]:
+        """Return the columns that are stored."""
+        own = {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_color": self.color}
+        return own if self.photo is None else own | {"_exif": 1}
+
+
+def decode_row(
+    table: Table, row: int, min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
+) -> DecodedImage:
+    """Read one image.
+
+    Copies are recognized by their pixels at the size that the model needs: equal files still give equal pixels, and
+    decoding a photo in full would take longer than embedding it (docs/design/index-and-stores.md).
+
+    Raises:
+        UnreadableImage: If it cannot be decoded.
+        OSError: If it cannot be opened.
+    """
+    from lookalike.data.exif import photo_facts
+
+    data = table.open_bytes(row)
+    pixels = decode(data, box=table.box(row), min_side=min_side)
+    height, width = pixels.shape[:2]
+    mean = pixels[:: max(1, height // 16), :: max(1, width // 16)].reshape(-1, 3).mean(axis=0)
+    color = "#" + "".join(f"{int(c):02x}" for c in np.clip(mean, 0, 255))
+    model_input = preprocess(pixels) if preprocess is not None else None
+    photo = photo_facts(data) if exif else None
+    return DecodedImage(hash_bytes(data), content_id(pixels), round(width / height, 4), color, model_input, photo)

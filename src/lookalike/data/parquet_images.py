@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.storage import RemoteFile, RemotePath
 
 KEPT_BYTES = 256_000_000
 """Memory for row groups that were read last; one is kept however large it is."""
@@ -42,6 +43,12 @@ def locate_images(path: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
         LookalikeError: The pages are damaged.
     """
     offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    if isinstance(path, RemotePath):  # finding the pages would take a request for each
+        with path.open("rb") as file:
+            about = pq.ParquetFile(file)
+            groups = [read_group(about, column, number) for number in range(about.metadata.num_row_groups)]
+        present = np.concatenate([np.empty(0, bool), *(values.is_valid().to_numpy() for values in groups)])
+        return np.full(len(present), -1), np.where(present, 0, -1)
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             about = pq.ParquetFile(file)
@@ -195,8 +202,11 @@ class RowGroups:
 
     def value(self, file: BinaryIO, column: str, row: int) -> bytes:
         """Return the value of a row; an `OSError` if it cannot be read."""
-        status = os.fstat(file.fileno())
-        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, column)
+        if isinstance(raw := getattr(file, "raw", None), RemoteFile):
+            key: tuple[object, ...] = (raw.name, raw.file.size(), column)
+        else:
+            status = os.fstat(file.fileno())
+            key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, column)
         try:
             with self._lock:  # the next rows of a group are not read twice
                 if key not in self._starts:

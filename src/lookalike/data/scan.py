@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.files import printable
 from lookalike.core.progress import Progress
+from lookalike.core.storage import RemotePath, Tree
 
 _IMAGES = "jpg jpeg jpe jfif png apng webp avif bmp dib gif tif tiff jp2 mpo pbm pgm pnm ppm"
 _KINDS = {
@@ -220,6 +221,33 @@ class FolderWalk:
         return Folder(path, raw_path, [name], _readable_names([name]), [status.st_size], [changed_ns(status)])
 
 
+class BucketWalk(FolderWalk):
+    """The same for a folder in a bucket, from the list of its files."""
+
+    def __init__(self, root: RemotePath) -> None:
+        self.skipped, self.unreadable = Counter(), []
+        self.tree = (root if root.tree is not None else root.listed()).tree or Tree()
+        self.prefix = f"{root}/"
+
+    def __iter__(self) -> Iterator[Folder]:
+        folders: dict[str, list[tuple[str, int, int]]] = {}
+        for url, (size, when) in self.tree.items():
+            if not url.startswith(self.prefix):
+                continue
+            path = url[len(self.prefix) :]
+            folder, _, name = path.rpartition("/")
+            if any(map(is_ignored, filter(None, path.split("/")))):
+                self.skipped["hidden"] += 1
+            elif (kind := kind_of(name)) != "image":
+                self.skipped[kind] += 1
+            else:
+                folders.setdefault(folder, []).append((name, size, when))
+        for raw_path, files in folders.items():
+            names = [name for name, _, _ in files]
+            path = readable_name(raw_path)
+            yield Folder(path, raw_path, names, _readable_names(names), [f[1] for f in files], [f[2] for f in files])
+
+
 def changed_ns(status: os.stat_result) -> int:
     """Return when a file changed last, in nanoseconds; two states of a file have different times.
 
@@ -246,7 +274,7 @@ class Scan:
 
 def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
     """Scan a folder for images, through links that stay inside it if `follow_links` is set."""
-    walk = FolderWalk(root, follow_links=follow_links)
+    walk = BucketWalk(root) if isinstance(root, RemotePath) else FolderWalk(root, follow_links=follow_links)
     folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")
     paths: list[str] = []

@@ -29,6 +29,7 @@ from lookalike.core.files import (
     stamp,
     to_json,
 )
+from lookalike.core.storage import is_url, location
 from lookalike.data.parquet_images import ROW_GROUPS
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
@@ -152,7 +153,7 @@ class Table:
         if "row_id" not in arrays:
             arrays = {"row_id": _row_ids(name, arrays), **arrays}
         arrow = pa.table(arrays).combine_chunks()
-        return cls(name, None if root is None else Path(root).absolute(), arrow, dict(notes or {}), content=content)
+        return cls(name, None if root is None else location(root).absolute(), arrow, dict(notes or {}), content=content)
 
     def __len__(self) -> int:
         return int(self.arrow.num_rows)
@@ -261,12 +262,12 @@ class Table:
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
-        path = Path(path)
+        path = location(path)
         arrow = read_parquet(path)
         text = (arrow.schema.metadata or {}).get(_STAMP)
         try:
             about = check_format("table", json.loads(text) if text else None, path)
-            root = None if about["root"] is None else Path(about["root"])
+            root = None if about["root"] is None else location(about["root"])
             arrow, notes = _checked(arrow.replace_schema_metadata(None).combine_chunks()), {**about["notes"]}
             texts = [notes.get("layout", ""), *notes.get("warnings", ()), *notes.get("unreadable", ())]
             if not all(isinstance(text, str) for text in texts):
@@ -304,7 +305,7 @@ class Table:
     def _open(self, i: int) -> BinaryIO:
         from lookalike.data.decoding import UnreadableImage
 
-        if self.root is None or not self.confined:
+        if self.root is None or not self.confined or is_url(self.root):
             return open_regular(self._opened(i))
         try:
             return open_inside(self.root, self._relative(i))

@@ -19,6 +19,7 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,7 @@ from lookalike.core.files import (
 )
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
+from lookalike.core.storage import RemotePath, is_url, location
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import TABLE, file_checksums, generation_folder, open_store, remove_generations
 from lookalike.searching.locate import find_index, is_index, path_key
@@ -100,7 +102,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
 
     Args:
         index: An index (default: the one updated last).
-        out: The file to write; it must not exist.
+        out: The file or URL (s3://, gs://) to write; it must not exist.
         progress: Show a progress bar.
 
     Returns:
@@ -110,7 +112,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         >>> la.backup(index="photos", out="photos.lookalike").images  # doctest: +SKIP
         24
     """
-    path, goal = find_index(index), Path(out).expanduser().absolute()
+    path, goal = find_index(index), location(out).expanduser().absolute()
     if goal.exists():
         raise LookalikeError(f"`{goal}` exists already: choose another name for the backup.")
     manifest = manifests.read(path)
@@ -121,14 +123,18 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
     if manifest.live not in {generation.number for generation in complete}:
         manifest.live = complete[-1].number
     needed = sum(g.images * (4 * g.dim + 1_000) for g in complete)
-    require_space(goal, needed, "The backup")
+    if not isinstance(goal, RemotePath):
+        require_space(goal, needed, "The backup")
     sums: dict[str, str] = {}
-    with (
-        atomic_file(goal, private=True) as part,
-        temporary_folder(goal.with_name("lookalike-backup")) as work,
-        tarfile.open(part, "w") as tar,
-        contextlib.ExitStack() as stack,
-    ):
+    with contextlib.ExitStack() as outer, contextlib.ExitStack() as stack:
+        if isinstance(goal, RemotePath):  # as a stream; only the copy of the database needs space here
+            stream = outer.enter_context(goal.writing())
+            work = Path(outer.enter_context(tempfile.TemporaryDirectory(prefix="lookalike-")))
+            tar = outer.enter_context(tarfile.open(fileobj=stream, mode="w|"))
+        else:
+            part = outer.enter_context(atomic_file(goal, private=True))
+            work = outer.enter_context(temporary_folder(goal.with_name("lookalike-backup")))
+            tar = outer.enter_context(tarfile.open(part, "w"))
         try:
             members = _snapshot(path, manifest, work, stack)
         except sqlite3.Error as error:
@@ -229,7 +235,7 @@ def restore(
     An existing index is never overwritten.
 
     Args:
-        file: The file that ``backup`` wrote.
+        file: The file or URL that ``backup`` wrote.
         index: Name or folder of the restored index (default: the old name).
         folder: Where its images are now (default: where they were).
         store: Vector store to restore to: local, milvus://HOST:19530 or postgresql://HOST/DATABASE (default: local).
@@ -245,7 +251,7 @@ def restore(
         >>> la.restore(file="photos.lookalike", index="copy").name  # doctest: +SKIP
         'copy'
     """
-    source = Path(file).expanduser()
+    source = location(file).expanduser()
     if not source.is_file():
         raise LookalikeError(f"There is no backup `{file}`.")
     kind = store_name(store or "local")
@@ -259,10 +265,10 @@ def restore(
             if set(document["sums"]) != set(members) - {MARK}:
                 raise ValueError("members are missing")
             path = _new_path(manifest, index)
-            old = Path(manifest.source)
+            old = location(manifest.source)
             if folder is None:
                 _check_roots(manifest)
-            manifest.source = str(old if folder is None else Path(folder).expanduser().resolve())
+            manifest.source = str(old if folder is None else location(folder).expanduser().resolve())
             manifest.root = manifest.root if folder is None else None
             with _lock(path):
                 try:
@@ -277,7 +283,7 @@ def restore(
                         for generation in manifest.generations:
                             _finish(part, generation, kind)
                             if folder is not None:
-                                _relocate(part, generation, old, Path(manifest.source))
+                                _relocate(part, generation, old, location(manifest.source))
                             generation.checksums = file_checksums(generation_folder(part, generation.number))
                         manifest.name = path.name
                         manifest.write(part)
@@ -388,6 +394,8 @@ def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
 def _check_roots(manifest: Manifest) -> None:
     """Raise if a backup names a folder with all that a user has: whoever made it would choose what is served."""
     for root in {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)} - {None}:
+        if is_url(root):
+            continue
         if not Path(str(root)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(root))):
             raise LookalikeError(f"The backup says that its images are in `{root}`: name their folder with --folder.")
 
@@ -421,7 +429,7 @@ def _relocate(part: Path, generation: Generation, old: Path, new: Path) -> None:
 
     folder = generation_folder(part, generation.number)
     table = Table.load(folder / TABLE)
-    root = moved_root(Path(generation.root or table.root or old), old, new)
+    root = moved_root(location(generation.root or table.root or old), old, new)
     generation.root = str(root)
     replace(table, root=root).save(folder / TABLE)
 

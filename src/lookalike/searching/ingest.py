@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, require_space, write_text
+from lookalike.core.files import require_space, write_text
 from lookalike.core.progress import Progress, plural, speed
+from lookalike.core.storage import location
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 from lookalike.searching.tags import Tags
@@ -24,14 +25,13 @@ from lookalike.store import row_bytes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
+    from lookalike.data.image_reader import DecodedImage, Preprocess
     from lookalike.searching.writer import Writer
 
 BATCH = 256  # images acknowledged at a time: a kill costs two batches at most
 FIRST_BATCH = 32  # the first batches are smaller, because the model waits for them
 LARGE_FILE = 100_000  # bytes; threads that decode smaller images mostly wait for each other
 ROWS_AT_ONCE = 10_000
-
-Preprocess = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass
@@ -177,32 +177,6 @@ def find_changes(
 # ---- reading ahead of the model ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class DecodedImage:
-    """What indexing needs of an image.
-
-    Args:
-        hash: Hash of the encoded bytes.
-        content: Hash of the decoded pixels.
-        ratio: Width by height.
-        color: Mean color as ``#rrggbb``, shown until the thumbnail is loaded.
-        pixels: The preprocessed input of the model.
-        photo: Date, camera and place from EXIF, if they were to be read.
-    """
-
-    hash: str
-    content: str
-    ratio: float
-    color: str
-    pixels: np.ndarray | None = field(default=None, compare=False)
-    photo: dict[str, str] | None = None
-
-    def payload(self) -> dict[str, Any]:
-        """Return the columns that are stored."""
-        own = {"_hash": self.hash, "content_id": self.content, "_ratio": self.ratio, "_color": self.color}
-        return own if self.photo is None else own | {"_exif": 1}
-
-
 @dataclass
 class Batch:
     """A batch of rows: decoded images and the reasons of failures, by row number."""
@@ -212,36 +186,11 @@ class Batch:
     failed: dict[int, str] = field(default_factory=dict)
 
 
-def decode_row(
-    table: Table, row: int, min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
-) -> DecodedImage:
-    """Read one image.
-
-    Copies are recognized by their pixels at the size that the model needs: equal files still give equal pixels, and
-    decoding a photo in full would take longer than embedding it (docs/design/index-and-stores.md).
-
-    Raises:
-        UnreadableImage: If it cannot be decoded.
-        OSError: If it cannot be opened.
-    """
-    from lookalike.data import content_id, decode
-    from lookalike.data.exif import photo_facts
-
-    data = table.open_bytes(row)
-    pixels = decode(data, box=table.box(row), min_side=min_side)
-    height, width = pixels.shape[:2]
-    mean = pixels[:: max(1, height // 16), :: max(1, width // 16)].reshape(-1, 3).mean(axis=0)
-    color = "#" + "".join(f"{int(c):02x}" for c in np.clip(mean, 0, 255))
-    model_input = preprocess(pixels) if preprocess is not None else None
-    photo = photo_facts(data) if exif else None
-    return DecodedImage(hash_bytes(data), content_id(pixels), round(width / height, 4), color, model_input, photo)
-
-
 def read_table_batches(
     table: Table, rows: Sequence[int], min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
 ) -> Iterator[Batch]:
     """Read rows in batches, in order, one batch ahead of the consumer."""
-    from lookalike.data.image_reader import ReadFailure, read_batches
+    from lookalike.data.image_reader import ReadFailure, decode_row, read_batches
 
     def parts() -> Iterator[Sequence[int]]:
         start, size = 0, min(FIRST_BATCH, BATCH)
@@ -263,6 +212,49 @@ def read_table_batches(
         yield batch
 
 
+class Parts:
+    """Vectors and image facts from the parts that ``embed`` wrote, in place of the images.
+
+    Args:
+        dest: Folder or URL of the parts.
+        device: Device to load their model on.
+
+    Raises:
+        LookalikeError: They are not finished.
+    """
+
+    def __init__(self, dest: Path, device: str = "auto") -> None:
+        from lookalike.data.table import Table
+        from lookalike.models import vector_shards
+
+        self.dest, self.shards = dest, vector_shards
+        self.manifest = vector_shards.read_manifest(dest)
+        plan = vector_shards.read_plan(dest)
+        if plan is None:
+            raise LookalikeError(f"`{dest}` has no plan: run `lookalike embed` again.")
+        job, rows = plan
+        self.model = vector_shards.load_model(str(dest), job.settings["fingerprint"], device)
+        table = Table(job.name, None if job.root is None else location(job.root), rows)
+        self.names = dict(zip(table.column("row_id"), table.column(vector_shards.PART), strict=True))
+        self.table = table.without(vector_shards.PART)
+
+    def batches(self, rows: Mapping[str, int]) -> Iterator[tuple[Batch, np.ndarray]]:
+        """Yield what the parts hold of some rows (number by id), with their vectors; a part at a time."""
+        from lookalike.data.image_reader import DecodedImage
+
+        for part in dict.fromkeys(self.names[name] for name in rows):
+            found, about = self.shards.read_part(self.dest, part)
+            chosen = [i for i, name in enumerate(found["id"].to_pylist()) if name in rows]
+            taken = found.take(chosen)
+            numbers = [rows[name] for name in taken["id"].to_pylist()]
+            facts = zip(*(taken[name].to_pylist() for name in self.shards.FACTS), strict=True)
+            batch = Batch(numbers, {row: DecodedImage(*fact) for row, fact in zip(numbers, facts, strict=True)})
+            batch.failed = {rows[one["id"]]: one["reason"] for one in about["unreadable"] if one["id"] in rows}
+            batch.rows = [*numbers, *batch.failed]
+            vectors = taken["vector"].combine_chunks().flatten().to_numpy().reshape(len(numbers), -1)
+            yield batch, vectors
+
+
 # ---- the run -------------------------------------------------------------------------------------
 
 
@@ -273,10 +265,12 @@ class IndexUpdate:
         writer: The generation, open for writing.
         table: The images it shall hold.
         progress: Whether to show progress bars.
+        parts: Vectors that were computed before.
     """
 
-    def __init__(self, writer: Writer, table: Table, *, progress: bool) -> None:
+    def __init__(self, writer: Writer, table: Table, *, progress: bool, parts: Parts | None = None) -> None:
         self.writer, self.table, self.progress, self.exif = writer, table, progress, writer.manifest.exif
+        self.parts = parts
         self.ids: list[str] = table.column("row_id").tolist()
         self.stored: dict[str, StoredRow] = writer.stored_rows()
         self.changes: Changes = find_changes(self._rows(), self.stored, exif=writer.manifest.exif)
@@ -371,7 +365,9 @@ class IndexUpdate:
             bar.advance(len(batch.rows))
 
         batches: Iterable[tuple[Batch, np.ndarray | None]] = (
-            self._embedded_batches(rows, side)
+            self.parts.batches({self.ids[row]: row for row in rows})
+            if self.parts is not None
+            else self._embedded_batches(rows, side)
             if direct
             else ((batch, None) for batch in read_table_batches(self.table, rows, side, exif=self.exif))
         )
@@ -434,6 +430,8 @@ class IndexUpdate:
 
         failed = dict(batch.failed)
         rows = [row for row in batch.images if row not in copied_from]
+        if features is not None and copied_from:
+            features = features[[row not in copied_from for row in batch.images]]
         if rows:
             if features is None:
                 features, failures = self._features(self.table.take(rows))
@@ -453,7 +451,7 @@ class IndexUpdate:
     @cached_property
     def _assigns_prototypes(self) -> bool:
         """Whether the model assigns prototypes, from the features before its head."""
-        return getattr(self.writer.embedder, "prototypes", None) is not None
+        return self.parts is None and getattr(self.writer.embedder, "prototypes", None) is not None
 
     def _encode(self, crops: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
         layer = {"layer": "pooled"} if self._assigns_prototypes else {}

@@ -6,14 +6,16 @@ To add a data set layout, write a function with the decorator `@layout` in one o
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
+from lookalike.core.storage import RemotePath, is_url, location
 from lookalike.data.readers import domains, fine_grained, hub, image_classification, products
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
 from lookalike.data.readers.columns import ColumnMap, hint, parse_layout, require, with_columns
@@ -189,6 +191,8 @@ def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tu
     Raises:
         LookalikeError: There is no such path, or the Hub cannot be reached.
     """
+    if is_url(source):
+        return _find_url(str(source))
     shown, path = readable_name(str(source)), Path(source).expanduser()
     if isinstance(source, str) and not path.exists() and hub.names_hub(source):
         folder, name = hub.download(source, progress=progress)
@@ -200,6 +204,19 @@ def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tu
     if not path.is_file() and not path.is_dir():
         raise LookalikeError(f"`{shown}` is a pipe, socket or device: give a folder of images or a table.")
     return path, shown, ""
+
+
+def _find_url(url: str) -> tuple[Path, str, str]:
+    """The same for a folder, file or pattern in a bucket, with the list of files that answers for all below it."""
+    head, separator, _ = url.partition(next((sign for sign in url if sign in "*?[{"), "\0"))
+    whole = location(head if not separator else head.rpartition("/")[0]).listed()  # type: ignore[attr-defined]
+    if separator or not whole.tree:
+        folder = whole if separator else location(url).parent.listed()  # type: ignore[attr-defined]
+        path = folder / (url[len(str(folder)) + 1 :] if separator else location(url).name)
+        if not path.is_file() and not (separator and expand(path)):
+            raise LookalikeError(f"`{url}` does not exist: give a folder of images or a table.")
+        return path, url, folder.name if separator else ""
+    return whole, url, ""
 
 
 def expand(pattern: Path) -> list[Path]:
@@ -220,6 +237,14 @@ def expand(pattern: Path) -> list[Path]:
         texts = [text.replace(braces[0], part, 1) for text in texts for part in parts]
     if texts == [str(pattern)] and not glob.has_magic(texts[0]):
         return []
+    if isinstance(pattern, RemotePath):
+        tree = sorted(pattern.tree or ())
+        matched = [one for text in texts for one in (fnmatch.filter(tree, text) if glob.has_magic(text) else [text])]
+        if unknown := [one for one in matched if one not in (pattern.tree or ())]:
+            raise LookalikeError(
+                f"`{pattern}` names {len(unknown):,} files that are not there (first: `{unknown[0]}`)."
+            )
+        return [cast(Path, RemotePath(one, pattern.tree)) for one in dict.fromkeys(matched)]
     names = [name for text in texts for name in (sorted(glob.glob(text)) if glob.has_magic(text) else [text])]  # noqa: PTH207
     missing = [name for name in names if not Path(name).is_file()]
     if missing and len(missing) < len(names):
@@ -321,8 +346,12 @@ def _read_files(
     files: list[Path], shown: str, columns: ColumnMap, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     """Tar or Parquet files, below the folder that they have in common."""
-    files = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 -- links keep their names
-    root = Path(os.path.commonpath([file.parent for file in files]))
+    if is_url(files[0]):
+        common = os.path.commonpath([str(file.parent).partition("://")[2] for file in files])
+        root = location(f"{str(files[0]).partition('://')[0]}://{common}")
+    else:
+        files = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 -- links keep their names
+        root = Path(os.path.commonpath([file.parent for file in files]))
     kinds = {next((kind for kind, ends in _FILES.items() if file.name.lower().endswith(ends)), "") for file in files}
     if kinds == {"webdataset"}:
         return *read_shards(root, files, progress=progress), {"layout": "webdataset"}
@@ -334,7 +363,7 @@ def _read_files(
 
 def _name(path: Path) -> str:
     """Return the data set's name: its folder, or the table's own name unless that is generic (`table.csv`)."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps its own name
+    path = path if is_url(path) else Path(os.path.abspath(path))  # noqa: PTH100 -- a link keeps its own name
     if path.is_dir():
         return path.name or "root"
     stem = path.name.partition(".")[0]

@@ -22,7 +22,7 @@ import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, open_regular
+from lookalike.core.storage import RemotePath, is_url
 from lookalike.data.scan import changed_ns, is_ignored, is_missing, kind_of, readable_name, scan
 from lookalike.data.table import BOX, Table, as_array
 
@@ -128,12 +129,15 @@ class Finder:
     """Finds listed files below a root; names are compared in NFC."""
 
     def __init__(self, root: Path) -> None:
-        self.root = str(root)
+        self.root, self.place = str(root), root
         self.unreadable: list[str] = []  # what may be there, but could not be looked at
         self._folders: dict[str, dict[str, str]] = {}
 
     def __call__(self, path: str) -> tuple[str, os.stat_result] | None:
         """Return the name as it is on disk and its status; None if there is no such file."""
+        if is_url(self.place):
+            place = self.place / path
+            return (path, place.stat()) if place.is_file() else None
         try:
             status = os.stat(os.path.join(self.root, path))
             return (path, status) if stat.S_ISREG(status.st_mode) else None
@@ -168,7 +172,11 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
     The root moves up if the list names files outside it.
     """
     paths = [posixpath.normpath(p.replace("\\", "/") if os.name == "nt" else p) for p in columns["path"]]
-    if any(p.startswith(("/", "../")) or os.path.isabs(p) for p in paths):
+    if any(map(is_url, columns["path"])):
+        root, paths = _below_one_url(root, columns["path"])
+    elif is_url(root) and any(p.startswith(("/", "../")) for p in paths):
+        raise LookalikeError(f"`{source}` lists images outside `{root}`: name them by whole URLs.")
+    elif any(p.startswith(("/", "../")) or os.path.isabs(p) for p in paths):
         whole = [os.path.normpath(os.path.join(root, p)) for p in paths]
         root = Path(os.path.commonpath([os.path.dirname(p) for p in whole]))
         paths = [Path(os.path.relpath(p, root)).as_posix() for p in whole]
@@ -198,6 +206,16 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
     out["size"] = np.array([status.st_size for _, status in present], np.int64)
     out["mtime_ns"] = np.array([changed_ns(status) for _, status in present], np.int64)
     return root, out, notes
+
+
+def _below_one_url(root: Path, names: Sequence[str]) -> tuple[Path, list[str]]:
+    """The folder that listed URLs have in common, and their paths below it."""
+    urls = [name if is_url(name) else str(root / name) for name in names]
+    if not all(map(is_url, urls)) or len({url.split("/")[2] for url in urls}) > 1:
+        raise LookalikeError("The images of one table must lie in one bucket, or all on this machine.")
+    common = posixpath.commonpath([posixpath.dirname(url.partition("://")[2]) for url in urls])
+    place = RemotePath(f"{urls[0].partition('://')[0]}://{common}").listed()
+    return cast(Path, place), [url.partition("://")[2][len(common) + 1 :] for url in urls]
 
 
 def unique_rows(table: Table) -> Table:
@@ -245,6 +263,11 @@ def from_rows(names: str, rows: Iterable[Sequence[Any]]) -> Columns:
 
 def files_of_shards(root: Path, ending: str) -> list[Path]:
     """Return the files with an ending in a folder and three levels below it; none where images lie beside them."""
+    if isinstance(root, RemotePath):
+        paths = [path for path in root.rglob("*") if not is_ignored(path.name)]
+        if any(kind_of(path.name) == "image" for path in paths):
+            return []
+        return [cast(Path, path) for path in paths if path.suffix == ending]
     files: list[str] = []
     waiting = [(str(root), 0)]
     while waiting:
@@ -278,9 +301,10 @@ def open_text(path: Path, **options: Any) -> IO[str]:
         raise
     except OSError as error:
         raise LookalikeError(f"`{path}` cannot be read: {error.strerror}.") from None
-    if os.fstat(file.fileno()).st_size > MAX_LIST:
+    if file.seek(0, os.SEEK_END) > MAX_LIST:
         file.close()
         raise LookalikeError(f"`{path}` is larger than {format_bytes(MAX_LIST)}, too large for a list of images.")
+    file.seek(0)
     return io.TextIOWrapper(file, encoding="utf-8-sig", **options)
 
 

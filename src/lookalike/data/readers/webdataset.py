@@ -30,7 +30,9 @@ def looks_like_shards(root: Path) -> bool:
 def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = False) -> tuple[Path, Columns]:
     """Return the root and the columns of one tar file, a folder of them, or some files of a folder."""
     root = source if source.is_dir() else source.parent
-    shards = sorted(filter(Path.is_file, source.rglob("*.tar"))) if source.is_dir() else [source]  # no pipes
+    shards = (
+        sorted(path for path in source.rglob("*.tar") if path.is_file()) if source.is_dir() else [source]
+    )  # no pipes
     shards = list(files) or shards
     if not shards:
         raise LookalikeError(f"`{source}` holds no tar shards.")

@@ -1,0 +1,391 @@
+"""Files in buckets (`s3://`, `gs://`) through pyarrow's filesystems, with the methods of `Path` that readers use.
+
+Credentials come from the usual variables and files alone (`AWS_ACCESS_KEY_ID`, `AWS_PROFILE`, `~/.aws`, the machine's
+role; `GOOGLE_APPLICATION_CREDENTIALS`), the server from `AWS_ENDPOINT_URL`. Nothing is copied to this machine but what
+is read. An object appears whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import io
+import os
+import re
+import stat
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+from urllib.parse import urlsplit
+
+from lookalike.core.errors import LookalikeError, Unavailable
+
+SCHEMES = ("s3", "gs")
+ATTEMPTS = 5  # of a request, with growing pauses between them: about ten seconds
+TIMEOUT = 60.0  # seconds a request may last; connecting 10
+
+
+def is_url(source: object) -> bool:
+    """Return whether a source or destination lies in a bucket.
+
+    Args:
+        source: A path, a URL, or anything else.
+
+    Example:
+        >>> is_url("s3://bucket/photos"), is_url("photos")
+        (True, False)
+    """
+    return isinstance(source, RemotePath) or (isinstance(source, str) and re.match(r"(s3|gs)://", source) is not None)
+
+
+def location(source: str | os.PathLike[str]) -> Path:
+    """Return a path, or the `RemotePath` of a URL, which has the same methods as far as readers use them.
+
+    Args:
+        source: A path or URL.
+    """
+    if is_url(source) and not isinstance(source, RemotePath):
+        return cast(Path, RemotePath(str(source)))
+    return cast(Path, source) if isinstance(source, RemotePath) else Path(source)
+
+
+@functools.cache
+def _filesystem(scheme: str, bucket: str, endpoint: str) -> Any:
+    from pyarrow import fs
+
+    try:
+        if scheme == "gs":
+            return fs.GcsFileSystem(retry_time_limit=timedelta(seconds=TIMEOUT))
+        options: dict[str, Any] = {}
+        if endpoint:
+            parts = urlsplit(endpoint if "://" in endpoint else f"https://{endpoint}")
+            options = {"endpoint_override": parts.netloc, "scheme": parts.scheme}
+        region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        if not region:
+            region = "us-east-1" if endpoint else fs.resolve_s3_region(bucket)
+        return fs.S3FileSystem(
+            **options, region=region, allow_delayed_open=True, connect_timeout=10, request_timeout=TIMEOUT,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+        )  # fmt: skip
+    except OSError as error:
+        raise Unavailable(f"The bucket `{bucket}` cannot be reached: {_reason(error)}.") from None
+
+
+def _reason(error: BaseException) -> str:
+    """What a server says, in one line and without request ids."""
+    text = str(error).partition("\n")[0]
+    return re.split(r"\. Detail:| \(?Request ID|, request id", text)[0].strip().rstrip(".")
+
+
+@contextlib.contextmanager
+def _errors(url: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "no such object", url) from None
+    except OSError as error:
+        raise Unavailable(f"`{url}` cannot be read or written: {_reason(error)}.") from None
+
+
+class Tree(dict[str, tuple[int, int]]):
+    """Size and time of files by URL."""
+
+    @functools.cached_property
+    def folders(self) -> set[str]:
+        """URLs of all folders that hold files."""
+        out: set[str] = set()
+        for name in self:
+            while (name := name.rpartition("/")[0]) not in out and not name.endswith("/"):
+                out.add(name)
+        return out
+
+
+class RemotePath:
+    """A file or folder in a bucket.
+
+    A folder's files are listed once; the paths below it answer from that list.
+
+    Args:
+        url: `s3://BUCKET/KEY` or `gs://BUCKET/KEY`.
+        tree: The files below the folder that was listed.
+
+    Example:
+        >>> path = RemotePath("s3://bucket/photos") / "a" / "1.jpg"
+        >>> path.name, str(path.parent)
+        ('1.jpg', 's3://bucket/photos/a')
+    """
+
+    def __init__(self, url: str, tree: Tree | None = None) -> None:
+        self.scheme, _, rest = url.partition("://")
+        self.pure = PurePosixPath(rest.strip("/"))
+        self.tree = tree
+        if self.scheme not in SCHEMES or not rest.strip("/") or ".." in self.pure.parts:
+            raise LookalikeError(f"`{url}` is no place in a bucket: write s3://BUCKET/FOLDER or gs://BUCKET/FOLDER.")
+
+    # --- the name ---
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.pure}"
+
+    __fspath__ = as_posix = as_uri = __str__
+
+    def __repr__(self) -> str:
+        return f"RemotePath({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __lt__(self, other: RemotePath) -> bool:
+        return str(self) < str(other)
+
+    def __truediv__(self, name: str | os.PathLike[str]) -> RemotePath:
+        if is_url(name):
+            return RemotePath(str(name))
+        return RemotePath(f"{self.scheme}://{self.pure / os.fspath(name).lstrip('/')}", self.tree)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("name", "stem", "suffix", "suffixes", "parts"):
+            return getattr(self.pure, name)
+        raise AttributeError(name)
+
+    @property
+    def parent(self) -> RemotePath:
+        return RemotePath(f"{self.scheme}://{self.pure.parent}", self.tree) if len(self.pure.parts) > 1 else self
+
+    def with_name(self, name: str) -> RemotePath:
+        return RemotePath(f"{self.scheme}://{self.pure.with_name(name)}")
+
+    def with_suffix(self, suffix: str) -> RemotePath:
+        return RemotePath(f"{self.scheme}://{self.pure.with_suffix(suffix)}")
+
+    def relative_to(self, other: object) -> PurePosixPath:
+        return self.pure.relative_to(cast(RemotePath, other).pure)
+
+    def is_relative_to(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and self.pure.is_relative_to(other.pure)
+
+    def absolute(self) -> RemotePath:
+        return self
+
+    resolve = expanduser = absolute
+
+    def glob(self, pattern: str) -> Iterator[RemotePath]:
+        """Yield the files below this folder whose path matches."""
+        return (path for path in self.rglob("*") if path.relative_to(self).match(pattern))
+
+    # --- what is there ---
+
+    @property
+    def _fs(self) -> Any:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+        return _filesystem(self.scheme, self.pure.parts[0], endpoint)
+
+    def listed(self) -> RemotePath:
+        """Return this folder with the list of its files: one request for every thousand."""
+        from pyarrow import fs
+
+        with _errors(str(self)):
+            found = self._fs.get_file_info(fs.FileSelector(str(self.pure), recursive=True, allow_not_found=True))
+        files = (one for one in found if one.type == fs.FileType.File)
+        tree = Tree({f"{self.scheme}://{one.path}": (one.size, one.mtime_ns or 0) for one in files})
+        return RemotePath(str(self), tree)
+
+    def _facts(self) -> tuple[int, int] | None:
+        """Size and time of a file, None for a folder or nothing."""
+        if self.tree is not None:
+            return self.tree.get(str(self))
+        with _errors(str(self)):
+            info = self._fs.get_file_info(str(self.pure))
+        return (info.size, info.mtime_ns or 0) if info.is_file else None
+
+    def stat(self) -> os.stat_result:
+        if (facts := self._facts()) is None:
+            raise FileNotFoundError(errno.ENOENT, "no such object", str(self))
+        size, when = facts
+        seconds = when // 1_000_000_000
+        extra = {"st_mtime_ns": when, "st_ctime_ns": when}
+        return os.stat_result((stat.S_IFREG | 0o444, 0, 0, 1, 0, 0, size, seconds, seconds, seconds), extra)
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        return self._facts() is not None
+
+    def is_dir(self) -> bool:
+        from pyarrow import fs
+
+        if self.tree is not None:
+            return str(self) in self.tree.folders
+        with _errors(str(self)):
+            return bool(self._fs.get_file_info(str(self.pure)).type == fs.FileType.Directory)
+
+    def rglob(self, pattern: str) -> Iterator[RemotePath]:
+        tree = self.listed().tree if self.tree is None else self.tree
+        for name in sorted(tree or ()):
+            if name.startswith(f"{self}/") and (pattern == "*" or PurePosixPath(name).match(pattern)):
+                yield RemotePath(name, tree)
+
+    # --- bytes ---
+
+    def open(self, mode: str = "r", encoding: str | None = None, **options: Any) -> Any:
+        """Open the object for reading; what is read is fetched in pieces."""
+        with _errors(str(self)):
+            file = io.BufferedReader(RemoteFile(self._fs.open_input_file(str(self.pure)), str(self)), 1 << 16)
+        return file if "b" in mode else io.TextIOWrapper(file, encoding, **options)
+
+    def read_bytes(self) -> bytes:
+        return self.read_part()
+
+    def read_text(self, encoding: str = "utf-8") -> str:
+        return self.read_bytes().decode(encoding)
+
+    def read_part(self, offset: int = 0, length: int | None = None, limit: int | None = None) -> bytes:
+        """Read the object, or a part of it, in one request."""
+        with _errors(str(self)), self._fs.open_input_file(str(self.pure)) as file:
+            count = file.size() - offset if length is None else length
+            if limit is not None and count > limit:
+                raise LookalikeError(f"`{self}` is larger than {limit:,} bytes.")
+            data = bytes(file.read_at(count, offset))
+        if len(data) != count:
+            raise OSError(errno.EIO, "the file ends inside this part")
+        return data
+
+    def write_bytes(self, data: bytes) -> int:
+        """Write the object in one piece, and check that all of it arrived."""
+        for number in range(1, ATTEMPTS + 1):
+            try:
+                with _errors(str(self)):
+                    stream = self._fs.open_output_stream(str(self.pure))
+                    stream.write(data)
+                    stream.close()
+                    size = self._fs.get_file_info(str(self.pure)).size
+                if size != len(data):
+                    raise Unavailable(f"`{self}` arrived with {size:,} of {len(data):,} bytes.")
+                return len(data)
+            except Unavailable:
+                if number == ATTEMPTS:
+                    raise
+                time.sleep(0.2 * 2**number)
+        return 0
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext(), _errors(str(self)):
+            self._fs.delete_file(str(self.pure))
+
+    def mkdir(self, **options: Any) -> None:
+        """Do nothing: buckets have no folders."""
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[BinaryIO]:
+        """Yield a stream; the object appears when the block ends without an error."""
+        with _errors(str(self)):
+            stream = self._fs.open_output_stream(str(self.pure))
+        try:
+            with _errors(str(self)):
+                yield stream
+        except BaseException:
+            with contextlib.suppress(OSError):
+                stream.close()  # pyarrow cannot abort: what is there now is half
+                self.unlink(missing_ok=True)
+            raise
+        with _errors(str(self)):
+            stream.close()
+
+
+class RemoteFile(io.RawIOBase):
+    """An object that is open for reading at any place.
+
+    Args:
+        file: pyarrow's file.
+        name: Its URL.
+    """
+
+    def __init__(self, file: Any, name: str) -> None:
+        self.file, self.name = file, name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return int(self.file.tell())
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self.file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        with _errors(self.name):
+            data = self.file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def join(base: str | os.PathLike[str], *names: str) -> Path:
+    """Return a path or URL below another.
+
+    Args:
+        base: A path or URL.
+        names: The parts below it.
+    """
+    path = location(base)
+    for name in names:
+        path = path / name
+    return path
+
+
+def list_names(folder: Path) -> dict[str, int]:
+    """Return size by name of the files directly in a folder; empty where there is none.
+
+    Args:
+        folder: A folder here or in a bucket.
+    """
+    if isinstance(folder, RemotePath):
+        from pyarrow import fs
+
+        with _errors(str(folder)):
+            found = folder._fs.get_file_info(fs.FileSelector(str(folder.pure), allow_not_found=True))
+        return {one.base_name: one.size for one in found if one.type == fs.FileType.File}
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
+    except FileNotFoundError:
+        return {}
+
+
+def fetch_folder(url: RemotePath, folder: Path) -> None:
+    """Copy a folder of a bucket, such as a model, which libraries read from a disk.
+
+    Args:
+        url: The folder.
+        folder: Where its files go.
+    """
+    tree = url.listed()
+    for source in tree.rglob("*"):
+        target = folder / str(source.relative_to(url))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+
+
+def send_folder(folder: Path, url: RemotePath) -> None:
+    """Copy a folder into a bucket.
+
+    Args:
+        folder: The folder.
+        url: Where its files go.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            (url / path.relative_to(folder).as_posix()).write_bytes(path.read_bytes())

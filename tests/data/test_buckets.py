@@ -1,0 +1,155 @@
+"""Images, tables and shards in a real S3 bucket, read in place; storage that answers 503 and cuts what is sent."""
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from tests import bucket_server
+
+import lookalike as la
+from lookalike.core import storage
+from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.storage import list_names, location
+
+pytestmark = pytest.mark.needs("s3")
+
+
+def jpeg(seed: int) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (40, 50, 3), np.uint8)).save(file, "JPEG")
+    return file.getvalue()
+
+
+IMAGES = {f"{label}/{number}é.jpg": jpeg(ord(label) + number) for label in "ab" for number in range(3)}
+FIRST = IMAGES["a/0é.jpg"]
+LISTED = [f"{name},{name[0]}" for name in IMAGES]
+
+
+@pytest.fixture(scope="module")
+def data(bucket: bucket_server.Server) -> str:
+    """A bucket with the same images as a folder, in tar and in Parquet shards."""
+    files = {f"photos/{name}": content for name, content in IMAGES.items()} | {"photos/readme.xyz": b"-"}
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w") as archive:
+        for number, (name, content) in enumerate(IMAGES.items()):
+            for ending, part in (("jpg", content), ("cls", name[0].encode())):
+                member = tarfile.TarInfo(f"{number:03d}.{ending}")
+                member.size = len(part)
+                archive.addfile(member, io.BytesIO(part))
+    files |= {f"tars/train-00{number}.tar": tar.getvalue() for number in range(2)}
+    rows = pa.table({"image": [{"bytes": c, "path": n} for n, c in IMAGES.items()], "label": [n[0] for n in IMAGES]})
+    for compression in ("none", "snappy"):
+        parquet = io.BytesIO()
+        pq.write_table(rows, parquet, compression=compression, row_group_size=4)
+        files[f"{compression}/train-0.parquet"] = parquet.getvalue()
+    files["tables/listed.csv"] = "\n".join(["path,label", *LISTED]).encode()
+    files |= {f"tables/{name}": content for name, content in IMAGES.items()}
+    for name, content in files.items():
+        location(f"s3://data/{name}").write_bytes(content)
+    return "s3://data"
+
+
+SOURCES = {
+    "photos": 6, "tars": 12, "tars/train-000.tar": 6, "tars/train-{000..001}.tar": 12, "tars/train-*.tar": 12,
+    "none": 6, "snappy/train-0.parquet": 6, "tables/listed.csv": 6,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_images_in_a_bucket_are_read_in_place(data: str, name: str) -> None:
+    table = la.read_table(f"{data}/{name}")
+    assert len(table) == SOURCES[name] and table.labels()[1] == ["a", "b"]
+    assert str(table.root).startswith("s3://data/")
+    assert table.open_bytes(0) == FIRST
+    assert list(map(table.open_bytes, range(6))) == list(IMAGES.values())
+
+
+def test_a_local_table_lists_urls_and_tables_are_saved_to_buckets(data: str) -> None:
+    Path("urls.csv").write_text("\n".join(["path,label", *(f"{data}/photos/{line}" for line in LISTED)]))
+    table = la.read_table("urls.csv")
+    assert str(table.root) == "s3://data/photos" and table.open_bytes(0) == FIRST
+    table.save(f"{data}/saved/table.parquet")
+    again = la.read_table(f"{data}/saved/table.parquet")
+    assert again.arrow.equals(table.arrow) and again.open_bytes(5) == IMAGES["b/2é.jpg"]
+
+
+@pytest.mark.parametrize(
+    "url, message",
+    [
+        ("s3://data/nothing", "does not exist"),
+        ("s3://data/tables/none.csv", "does not exist"),
+        ("s3://no-such-bucket/x", "does not exist"),
+        ("s3://", "is no place in a bucket"),
+        ("s3://data/../x", "is no place in a bucket"),
+        ("s3://data/tars/train-{000..003}.tar", "names 2 files that are not there"),
+    ],
+)
+def test_what_is_not_in_a_bucket_is_one_sentence(data: str, url: str, message: str) -> None:
+    with pytest.raises(LookalikeError, match=message):
+        la.read_table(url)
+
+
+def test_an_image_that_is_gone_is_missing_and_a_server_that_is_gone_is_not(
+    data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    location(f"{data}/some/a/1.jpg").write_bytes(FIRST)
+    table = la.read_table(f"{data}/some")
+    location(f"{data}/some/a/1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match="no such object"):
+        table.open_bytes(0)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(storage, "ATTEMPTS", 1)
+    with pytest.raises(Unavailable):
+        table.open_bytes(0)
+
+
+def test_storage_that_is_busy_or_cuts_what_is_sent_ends_with_whole_objects(
+    bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = os.urandom(300_000)
+
+    def fails(line: str, number: int) -> str | None:
+        return "503" if number in (1, 4) else "cut" if line.startswith("PUT") and number == 2 else None
+
+    with bucket_server.failing(bucket.port, fails) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        path = location("s3://data/busy/whole.bin")
+        path.write_bytes(content)
+        assert path.read_bytes() == content
+        assert list_names(path.parent) == {"whole.bin": len(content)}
+
+
+def test_a_stream_that_fails_leaves_nothing_half(bucket: bucket_server.Server) -> None:
+    path = location("s3://data/streams/half.bin")
+    with pytest.raises(ZeroDivisionError), path.writing() as file:  # type: ignore[attr-defined]
+        file.write(b"half")
+        raise ZeroDivisionError
+    assert not path.exists()
+
+
+def test_wrong_keys_are_one_sentence_without_the_keys(
+    bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-the-secret")
+    storage._filesystem.cache_clear()
+    with pytest.raises(Unavailable, match=r"ACCESS_DENIED|signature") as caught:
+        location("s3://data/ready").read_bytes()
+    storage._filesystem.cache_clear()
+    assert "not-the-secret" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_keys_are_listed_in_seconds(bucket: bucket_server.Server) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    place = location("s3://data/many")
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda n: (place / f"{n % 100:02d}/{n:06d}.jpg").write_bytes(b"x"), range(100_000)))
+    table = la.read_table("s3://data/many")
+    assert len(table) == 100_000 and len(table.labels()[1]) == 100
