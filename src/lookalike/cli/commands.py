@@ -228,12 +228,16 @@ def _embed(done: Any, options: Options) -> Answer:
     failures += [("", f"and {len(done.failures) - 3:,} more; --json names them all")] * (len(done.failures) > 3)
     size = f"would be about {format_bytes(done.bytes)}" if options.get(DRY_RUN) else format_bytes(done.bytes)
     model = f" --model {typed_path(options['model'])}" if "model" in options else ""
+    then = f"{typed_path(options['source'])}{model}"
+    parts = ""
+    if done.parts:
+        parts, then = f"{done.parts:,} ({done.embedded:,} of them now), ", f"--vectors {typed_path(options['out'])}"
     lines = rows(
         ("Images", f"{done.count:,}{took}"),
         *failures,
         ("Vectors", f"{done.dim} dimensions, by {done.model} ({done.fingerprint[:4]})"),
-        ("File", f"{link(done.out)}, {size}"),
-        ("Next", f"lookalike index {typed_path(options['source'])}{model}"),
+        ("Parts" if done.parts else "File", f"{link(done.out)}, {parts}{size}"),
+        ("Next", f"lookalike index {then}"),
     )
     return Answer(done, lines)
 

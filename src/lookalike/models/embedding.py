@@ -1,24 +1,30 @@
-"""The command ``embed``: a folder or table of images to a file of vectors."""
+"""The command ``embed``: images to a file of vectors, or to parts that several machines share."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from lookalike.core.errors import LookalikeError
+from lookalike.core.device import CPU, resolve
+from lookalike.core.engine import Engine, LocalEngine, open_engine
+from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, format_bytes, require_space, write_json
-from lookalike.core.progress import Progress, say
+from lookalike.core.progress import Progress, plural, say
+from lookalike.core.storage import is_url, location
+from lookalike.data.scan import is_ignored
+from lookalike.models import vector_shards
 from lookalike.models.backbones import DEFAULT_MODEL
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference.inputs import Failure, is_table
 from lookalike.models.inference.pipeline import CropEncoder
 from lookalike.models.inference.torch_runtime import MIN_IMAGES
+from lookalike.models.vector_shards import SHARD_ROWS
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -39,6 +45,10 @@ class EmbedResult:
     fingerprint: str
     seconds: float
     failures: list[Failure] = field(default_factory=list)
+    parts: int = 0
+    """Files that a folder or bucket gets; 0 for one file."""
+    embedded: int = 0
+    """Parts of them that this run embedded."""
     dry_run: bool = False
     precision_loss: dict[str, Any] | None = None
     """Below f32: the cosine similarity with f32 vectors, measured on some of the images."""
@@ -66,17 +76,25 @@ def embed(
     precision: str = "f32",
     device: str = "auto",
     on_error: str = "skip",
+    engine: str = "local",
+    shards: str | None = None,
+    block: int = SHARD_ROWS,
+    verify: bool = False,
     dry_run: bool = False,
     progress: bool = True,
 ) -> EmbedResult:
-    """Embed every image of a folder or table into a file.
+    """Embed every image of a folder or table into a file, or into parts that several machines share.
 
     A ``.parquet`` file holds path, id, label, split (if there is one) and vector, a list of fixed size; its metadata
     name the model and its fingerprint. Beside a ``.npy`` file lies a ``.json`` file with id and path of every row.
 
+    A folder or URL gets a plan, a Parquet file per shard of the images, and at the end a manifest with checksums and
+    the images that cannot be read. A shard that is there is done: run the same command again after any failure, on
+    one machine or many at a time.
+
     Args:
-        source: Folder, table or archive of images.
-        out: File to write: .npy or .parquet.
+        source: Folder, table or archive of images, here or in a bucket (s3://, gs://).
+        out: File to write (.npy or .parquet), or a folder or URL for parts.
         model: Model folder, run, timm or open_clip name.
         layout: Data set layout. Detected by default.
         image_column: Column of a table with the images; found by its name or type by default.
@@ -90,7 +108,11 @@ def embed(
         runtime: What runs the model: auto, torch, openvino or onnx.
         precision: Precision: f32, or bf16, which is faster and less exact.
         device: Device: auto, cpu, cuda, mps or xpu.
-        on_error: Unreadable images: skip them, or raise at the first.
+        on_error: Unreadable images: skip them, or raise at the first (of one file).
+        engine: What runs the shards of parts: local, ray, or ray://HOST:PORT for a cluster's head.
+        shards: Embed share K of N alone, as 3/64, where N processes (of a Slurm array) share the parts.
+        block: Images of a shard.
+        verify: Compare the parts with their manifest instead, and embed nothing.
         dry_run: Only report what would be written.
         progress: Show a progress bar.
 
@@ -98,7 +120,7 @@ def embed(
         The number of vectors, their dimension, and the images left out.
 
     Raises:
-        LookalikeError: If there are no readable images, or not enough disk space.
+        LookalikeError: If there are no readable images, not enough disk space, or shards failed (exit code 4).
 
     Example:
         >>> model = la.Embedder.from_pretrained("resnet10_small", weights="random")
@@ -109,9 +131,32 @@ def embed(
     from lookalike.data import with_columns
 
     layout = with_columns(layout, image_column, label_column, split_column)
-    out = Path(out)
-    if out.suffix not in (".npy", ".parquet"):
-        raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, the two kinds of file it can be.")
+    choose(precision, ("f32", "bf16"), "a precision")
+    out = location(out)
+    parts = _takes_parts(out)
+    if not parts and (engine != "local" or shards or verify):
+        raise LookalikeError(f"`{out}` is one file: engines, shards and checks are for a folder or URL of parts.")
+    if parts and on_error != "skip":
+        raise LookalikeError("Parts list the images that cannot be read in their manifest: leave `on_error` out.")
+    if parts:
+        out = out.expanduser().absolute()  # workers have folders of their own
+        request: dict[str, Any] = {
+            "source": str(source),
+            "model": str(model),
+            "layout": layout,
+            "split": split,
+            "size": size,
+        }
+        request |= {"pooling": pooling, "weights": weights and str(weights), "precision": precision, "block": block}
+        request |= {"runtime": runtime, "batch_size": batch_size}
+        if verify:
+            return _verified(out)
+        if block < 1 or batch_size < 1:
+            raise LookalikeError("A shard and a batch hold at least one image.")
+        share = vector_shards.parse_share(shards)
+        opened = None if dry_run else open_engine(engine)
+        if shards and not dry_run and (planned := vector_shards.read_plan(out)) and planned[0].request == request:
+            return _run_parts(replace(planned[0], device=device), planned[1], opened, share, progress)
     if is_table(source):
         table: Any = source
     else:
@@ -123,7 +168,8 @@ def embed(
     if not isinstance(model, Embedder):
         model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
     estimated = len(table) * (model.dim * 4 + 200)
-    require_space(out, estimated, f"Embedding {len(table):,} images")
+    if not is_url(out):
+        require_space(out, estimated, f"Embedding {len(table):,} images")
     say(f"{len(table):,} images to vectors of {model.dim} dimensions: about {format_bytes(estimated)}.")
     start = time.monotonic()
     failures: list[Failure] = []
@@ -133,6 +179,12 @@ def embed(
         return EmbedResult(
             out, len(table), model.dim, estimated, model.name, model.fingerprint(), seconds, dry_run=True
         )
+    if parts:
+        if table.content is not None:
+            raise LookalikeError("Images in memory cannot be sent to workers: save them, or name a file of vectors.")
+        job, planned_table = vector_shards.make_plan(table, model, out, options | {"device": device}, block, request)
+        vector_shards.write_plan(job, planned_table, model)
+        return _run_parts(job, planned_table.arrow, opened, share, progress)
     blocks = _blocks(model, table, failures, on_error, options, progress)
     about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
@@ -159,6 +211,44 @@ def embed(
         failures,
         precision_loss=None if precision == "f32" else _precision_loss(model, sample, options),
     )
+
+
+def _takes_parts(out: Path) -> bool:
+    """Whether a destination is a folder or URL for parts; raise if it is neither that nor a file of vectors."""
+    if out.suffix in (".npy", ".parquet") and not (not is_url(out) and out.is_dir()):
+        return False
+    if is_url(out) or out.is_dir() or not out.suffix:
+        if not is_url(out) and out.is_file():
+            raise LookalikeError(f"`{out}` is a file: name a folder for parts, or a .npy or .parquet file.")
+        names = vector_shards.list_names(out)
+        if names and not names.keys() & {vector_shards.PLAN, ".lock"} and not all(map(is_ignored, names)):
+            raise LookalikeError(f"`{out}` holds other files: choose an empty folder for the parts.")
+        return True
+    raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, and is no folder.")
+
+
+def _run_parts(
+    job: vector_shards.Job, rows: Any, engine: Engine | None, share: tuple[int, int], progress: bool
+) -> EmbedResult:
+    start = time.monotonic()
+    assert engine is not None
+    if engine.name == "local" and resolve(job.device).type != CPU:
+        engine = LocalEngine(1)  # several processes would take turns on an accelerator
+    done = vector_shards.run_job(job, rows, engine, share=share, progress=progress)
+    if done.failures:
+        say(f"{plural(len(done.failures), 'image')} could not be read; `{vector_shards.MANIFEST}` lists them.")
+    return _parts_result(location(job.dest), job.settings, done, time.monotonic() - start)
+
+
+def _parts_result(out: Path, settings: dict[str, Any], done: vector_shards.Parts, seconds: float) -> EmbedResult:
+    about = (settings["dim"], done.bytes, settings["model"], settings["fingerprint"], seconds)
+    return EmbedResult(out, done.count, *about, done.failures, done.parts, done.embedded)
+
+
+def _verified(out: Path) -> EmbedResult:
+    start = time.monotonic()
+    done = vector_shards.verify(out)
+    return _parts_result(out, vector_shards.read_manifest(out), done, time.monotonic() - start)
 
 
 def _estimate_seconds(model: Embedder, table: Any, options: dict[str, Any]) -> float:

@@ -23,6 +23,7 @@ from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.files import MAX_BYTES, checksum
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
+from lookalike.core.storage import location
 from lookalike.searching import manifest as manifests
 from lookalike.searching import score_calibration
 from lookalike.searching.filters import Filters, parse
@@ -109,7 +110,7 @@ class Index:
     @property
     def source(self) -> Path:
         """The image folder, or the table file."""
-        return Path(self.manifest.source)
+        return location(self.manifest.source)
 
     @cached_property
     def root(self) -> Path:

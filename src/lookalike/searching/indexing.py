@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,12 +22,13 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import clean_folder
 from lookalike.core.locks import hold
 from lookalike.core.progress import plural, warn
+from lookalike.core.storage import location
 from lookalike.searching import manifest as manifests
 from lookalike.searching.filters import meets, parse
 from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.folder_watcher import watch as watch_folder
-from lookalike.searching.index_folder import TABLE, remove_generations
-from lookalike.searching.ingest import IndexResult, IndexUpdate
+from lookalike.searching.index_folder import TABLE, generation_folder, remove_generations
+from lookalike.searching.ingest import IndexResult, IndexUpdate, Parts
 from lookalike.searching.locate import index_for, index_path, is_index, is_leftover
 from lookalike.searching.payload import column_names, to_payload
 from lookalike.searching.score_calibration import fit
@@ -42,10 +43,12 @@ __all__ = ["IndexResult", "index"]
 
 def index(
     *,
-    folder: str | Path,
+    folder: str | Path | None = None,
     model: str | Path | None = None,
     index: str | Path | None = None,
     store: str | None = None,
+    vectors: str | Path | None = None,
+    engine: str | None = None,
     layout: str = "auto",
     image_column: str | None = None,
     label_column: str | None = None,
@@ -67,11 +70,14 @@ def index(
     folder. An interrupted run continues where it stopped.
 
     Args:
-        folder: A folder of images, or a table of them.
+        folder: A folder of images, or a table of them; not needed with vectors.
         model: A run, a model folder or a model name. Without it an index keeps its model, and a new one takes
             EfficientNet-Lite0. In Python also an Embedder.
         index: Name or folder of the index (default: the one made of the folder before, or a new one).
         store: Vector store: local, milvus://HOST:19530 or postgresql://HOST/DATABASE.
+        vectors: Folder or URL with the parts that `lookalike embed` wrote: the index is built from them, and no image
+            is read. With an engine, where its parts go.
+        engine: Embed the images first, as parts, by an engine: local, ray or ray://HOST:PORT.
         layout: Layout of the folder; auto detects it.
         image_column: Column of a table with the images; found by its name or type by default.
         label_column: Column of a table with the labels.
@@ -99,6 +105,17 @@ def index(
     from lookalike.data import with_columns
     from lookalike.data.readers import find_source
 
+    columns = {"image_column": image_column, "label_column": label_column, "split_column": split_column}
+    if vectors is not None or engine is not None:
+        if watch or remove or exif:
+            raise LookalikeError("An index built from vectors reads no images: leave --watch, --remove and --exif out.")
+        options = {"layout": layout, "split": split, "device": device, "progress": progress, "dry_run": dry_run}
+        return _index_vectors(
+            folder, vectors, engine, model, index, options | columns, store=store, root=root, calibrate=calibrate,
+            labels=labels,
+        )  # fmt: skip
+    if folder is None:
+        raise LookalikeError("Name the folder of images to index, or --vectors.")
     layout = with_columns(layout, image_column, label_column, split_column)
     if not isinstance(folder, (str, os.PathLike)):
         raise LookalikeError(
@@ -143,12 +160,16 @@ def update_index(
     dry_run: bool = False,
     progress: bool = True,
     live: bool = True,
+    parts: Parts | None = None,
 ) -> IndexResult:
     """Make or update the index of a folder at a path; ``explicit``: the user named it, so only its own model fits."""
     from lookalike.data import read_table
 
     start = time.monotonic()
-    table = read_table(source, layout=layout, split=split, progress=progress)
+    if parts is not None:
+        table = parts.table
+    else:
+        table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"`{source}` contains no images.")
     with hold(path / ".lock", f"The index `{path.name}`"):
@@ -163,7 +184,7 @@ def update_index(
                     if root is not None:
                         writer.manifest.root = str(Path(root).expanduser().resolve())
                     named = writer.manifest.root or (source if source.is_dir() else source.parent)
-                    _check_root(table, Path(named), source)
+                    _check_root(table, location(named), source)
                     table = _with_unreadable_folders(table, writer.folder / TABLE)
                     table = _without_removed(table, writer.manifest.without)
                     if not len(table):
@@ -172,7 +193,7 @@ def update_index(
                             f"`lookalike purge {path.name}` deletes the index itself."
                         )
                     writer.manifest.exif = writer.manifest.exif if exif is None else exif
-                    update = IndexUpdate(writer, replace(table, confined=True), progress=progress)
+                    update = IndexUpdate(writer, replace(table, confined=True), progress=progress, parts=parts)
                     if dry_run:
                         return update.plan()
                     writer.manifest.layout, writer.manifest.split = layout, split
@@ -194,6 +215,46 @@ def update_index(
                 shutil.rmtree(path, ignore_errors=True)
     result.seconds = time.monotonic() - start
     return result
+
+
+def _index_vectors(
+    folder: str | Path | None,
+    vectors: str | Path | None,
+    engine: str | None,
+    model: str | Path | None,
+    index: str | Path | None,
+    options: dict[str, Any],
+    **settings: Any,
+) -> IndexResult:
+    """Build an index from parts, which an engine makes first if there is one."""
+    from lookalike.data.readers import find_source
+    from lookalike.models.backbones import DEFAULT_MODEL
+    from lookalike.models.embedding import embed
+
+    source = None if folder is None else find_source(folder)[0].resolve()
+    if engine is not None:
+        if source is None:
+            raise LookalikeError("Name the folder of images to embed.")
+        path = _index_path(source, index)
+        own = manifests.read(path).generation().number if is_index(path) else None
+        chosen = model or (DEFAULT_MODEL if own is None else generation_folder(path, own) / "model")
+        vectors = vectors or folders.home() / "vectors" / path.name
+        embed(source=str(source), out=vectors, model=chosen, engine=engine, **options)
+        if options["dry_run"]:
+            return IndexResult(path.name, path)
+    elif model is not None:
+        raise LookalikeError("The vectors have a model of their own: leave --model out.")
+    assert vectors is not None
+    parts = Parts(location(vectors).expanduser().absolute(), device=options["device"])
+    if source is None:
+        source = parts.table.root
+    if source is None:
+        raise LookalikeError(f"`{vectors}` does not say where its images lie: name their folder.")
+    return update_index(
+        source, _index_path(source, index), explicit=index is not None, model=parts.model, parts=parts,
+        layout=options["layout"], split=options["split"], device=options["device"], dry_run=options["dry_run"],
+        progress=options["progress"], **settings,
+    )  # fmt: skip
 
 
 def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:

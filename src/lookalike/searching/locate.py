@@ -12,6 +12,7 @@ from lookalike.core.database import FILE, read_document
 from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
+from lookalike.core.storage import location
 from lookalike.searching import manifest as manifests
 
 
@@ -34,7 +35,7 @@ def indexes_of(source: Path) -> Iterator[Path]:
             indexed = manifests.read(path).source
         except LookalikeError:  # damaged or of a newer format: reported when it is opened
             continue
-        if Path(indexed) == source:
+        if location(indexed) == source:
             yield path
 
 

@@ -15,6 +15,7 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import write_json
 from lookalike.core.progress import say
+from lookalike.core.storage import location
 from lookalike.evaluation import training_overlap
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import (
@@ -176,8 +177,8 @@ def _manifest(path: Path, source: Path) -> Manifest:
     if not is_index(path):
         return Manifest(name=path.name, source=str(source))
     manifest = manifests.read(path)
-    if Path(manifest.source) != source:
-        if Path(manifest.source).exists():
+    if location(manifest.source) != source:
+        if location(manifest.source).exists():
             raise LookalikeError(
                 f"The index `{manifest.name}` was made of `{manifest.source}`, not of `{source}`: "
                 "choose another --index."
