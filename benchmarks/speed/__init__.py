@@ -34,6 +34,7 @@ BENCHES = {
     "growth-short": "benchmarks.speed.growth_short",
     "memory": "benchmarks.speed.memory",
     "place": "benchmarks.speed.place",
+    "scale": "benchmarks.speed.scale",
     "search": "benchmarks.speed.search",
     "search-million": "benchmarks.speed.search_million",
     "search-real": "benchmarks.speed.search_real",
