@@ -12,13 +12,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from lookalike.core import distributed, files, folders
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.interrupts import Stopped, Terminated
 from lookalike.core.locks import hold
 from lookalike.core.settings import read_yaml, write_yaml
+from lookalike.core.storage import Mirror, RemotePath, is_url, list_names, location
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,7 +36,8 @@ class Run:
     report), `result.json` and `report.html`.
 
     Args:
-        path: An existing run folder; `Run.create` makes a new one.
+        path: An existing run folder; `Run.create` makes a new one. One in a bucket (`s3://`, `gs://`) has a copy on
+            this machine, which is sent as it changes.
 
     Raises:
         LookalikeError: The folder is not a run, or of another format.
@@ -48,6 +50,13 @@ class Run:
     """
 
     def __init__(self, path: str | Path) -> None:
+        self.mirror: Mirror | None = None
+        if is_url(path):
+            self.mirror = _mirror(path)
+            if not (self.mirror.url / MARK).is_file():
+                raise LookalikeError(f"There is no run at `{path}`.")
+            self.mirror.fetch()
+            path = self.mirror.folder
         self.path = Path(path).absolute()
         self.info = files.check_format("run", files.read_json(self.path / MARK, "run"), self.path)
 
@@ -72,8 +81,15 @@ class Run:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
             others = (base.with_name(f"{base.name}-{count}") for count in itertools.count(2))
             path = next(path for path in itertools.chain([base], others) if not path.exists())
-        path = Path(path).absolute()
         cls.check_available(path)
+        if is_url(path):
+            mirror = _mirror(path)
+            shutil.rmtree(mirror.folder, ignore_errors=True)
+            run = cls.create(method, config, path=mirror.folder, fill=fill)
+            run.mirror = mirror
+            mirror.send()
+            return run
+        path = Path(path).absolute()
         # An existing empty folder is not replaced: a shell may stand in it.
         with contextlib.nullcontext(path) if path.exists() else files.atomic_folder(path) as part:
             (part / UNMADE).touch()
@@ -87,6 +103,10 @@ class Run:
     @classmethod
     def check_available(cls, path: str | Path) -> None:
         """Raise an error if a new run cannot be created at `path`."""
+        if is_url(path):
+            if list_names(location(path)):
+                raise LookalikeError(f"`{path}` is not empty; choose another --out for the run.")
+            return
         path = Path(path).absolute()
         if (path / UNMADE).is_file():
             for left in path.iterdir():
@@ -106,6 +126,8 @@ class Run:
         except BaseException:
             if not self.checkpoints.exists():
                 shutil.rmtree(self.path, ignore_errors=True)
+                if self.mirror is not None:
+                    self.mirror.send()
                 with contextlib.suppress(OSError):
                     folders.runs().rmdir()  # if it was made for this one
             raise
@@ -124,10 +146,13 @@ class Run:
 
     def resume_with(self, command: str) -> str:
         """The command line that continues the run."""
-        return f"lookalike {command} --resume {shlex.quote(str(self.path))}"
+        place = self.path if self.mirror is None else self.mirror.url
+        return f"lookalike {command} --resume {shlex.quote(str(place))}"
 
     @classmethod
     def is_run(cls, path: str | Path) -> bool:
+        if is_url(path):
+            return (location(path) / MARK).is_file()
         return (Path(path) / MARK).is_file() and not (Path(path) / UNMADE).is_file()
 
     @property
@@ -148,7 +173,8 @@ class Run:
         folders.refuse_network_drive(self.path, "a run's lock")
         with hold(self.path / ".lock", f"The run `{self.path}`"):
             files.clean_folder(self.path)
-            yield
+            with contextlib.nullcontext() if self.mirror is None else self.mirror.following():
+                yield
 
     def log(self, **values: Any) -> None:
         """Append a line to `log.jsonl`."""
@@ -190,6 +216,8 @@ class Run:
     def write_result(self, **values: Any) -> None:
         """Merge values into `result.json`."""
         files.write_json(self.path / "result.json", {**self.result, **values})
+        if self.mirror is not None:
+            self.mirror.send()
 
     @property
     def result(self) -> dict[str, Any]:
@@ -200,8 +228,17 @@ class Run:
         return document
 
 
+def _mirror(url: str | os.PathLike[str]) -> Mirror:
+    place = location(url)
+    local = folders.private_folder(folders.home() / "remote-runs") / files.hash_bytes(str(place))[:12] / place.name
+    local.parent.mkdir(exist_ok=True)
+    return Mirror(cast(RemotePath, place), local)
+
+
 def find_run(name: str | os.PathLike[str]) -> Run:
-    """Return a run by its folder, or by its name under `./runs`."""
+    """Return a run by its folder, by its URL in a bucket, or by its name under `./runs`."""
+    if is_url(name):
+        return Run(os.fspath(name))
     for path in (Path(name), folders.runs() / Path(name)):
         if Run.is_run(path):
             return Run(path)

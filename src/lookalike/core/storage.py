@@ -11,9 +11,12 @@ import contextlib
 import errno
 import functools
 import io
+import json
 import os
 import re
+import shutil
 import stat
+import threading
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -150,7 +153,7 @@ class RemotePath:
         return RemotePath(f"{self.scheme}://{self.pure / os.fspath(name).lstrip('/')}", self.tree)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("name", "stem", "suffix", "suffixes", "parts"):
+        if name in ("name", "stem", "suffix", "parts"):
             return getattr(self.pure, name)
         raise AttributeError(name)
 
@@ -241,21 +244,8 @@ class RemotePath:
         return file if "b" in mode else io.TextIOWrapper(file, encoding, **options)
 
     def read_bytes(self) -> bytes:
-        return self.read_part()
-
-    def read_text(self, encoding: str = "utf-8") -> str:
-        return self.read_bytes().decode(encoding)
-
-    def read_part(self, offset: int = 0, length: int | None = None, limit: int | None = None) -> bytes:
-        """Read the object, or a part of it, in one request."""
         with _errors(str(self)), self._fs.open_input_file(str(self.pure)) as file:
-            count = file.size() - offset if length is None else length
-            if limit is not None and count > limit:
-                raise LookalikeError(f"`{self}` is larger than {limit:,} bytes.")
-            data = bytes(file.read_at(count, offset))
-        if len(data) != count:
-            raise OSError(errno.EIO, "the file ends inside this part")
-        return data
+            return bytes(file.read())
 
     def write_bytes(self, data: bytes) -> int:
         """Write the object in one piece, and check that all of it arrived."""
@@ -333,19 +323,6 @@ class RemoteFile(io.RawIOBase):
         super().close()
 
 
-def join(base: str | os.PathLike[str], *names: str) -> Path:
-    """Return a path or URL below another.
-
-    Args:
-        base: A path or URL.
-        names: The parts below it.
-    """
-    path = location(base)
-    for name in names:
-        path = path / name
-    return path
-
-
 def list_names(folder: Path) -> dict[str, int]:
     """Return size by name of the files directly in a folder; empty where there is none.
 
@@ -365,27 +342,88 @@ def list_names(folder: Path) -> dict[str, int]:
         return {}
 
 
-def fetch_folder(url: RemotePath, folder: Path) -> None:
-    """Copy a folder of a bucket, such as a model, which libraries read from a disk.
+class Mirror:
+    """A folder of this machine that follows one in a bucket, such as a run: files travel once after each change.
 
     Args:
-        url: The folder.
-        folder: Where its files go.
+        url: The folder in the bucket.
+        folder: Its copy here.
     """
-    tree = url.listed()
-    for source in tree.rglob("*"):
-        target = folder / str(source.relative_to(url))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(source.read_bytes())
+
+    def __init__(self, url: RemotePath, folder: Path) -> None:
+        self.url, self.folder = url, folder
+        self.state = folder.with_name(f"{folder.name}.mirror.json")
+        self.known: dict[str, list[list[int]]] = {}  # by name: size and time of both copies when they were equal
+        if self.state.exists():
+            self.known = json.loads(self.state.read_text(encoding="utf-8"))
+
+    def fetch(self) -> None:
+        """Bring the copy to what is in the bucket."""
+        tree = self.url.listed()
+        names = {str(path.relative_to(self.url)): path for path in tree.rglob("*")}
+        for name, path in names.items():
+            local, now = self.folder / name, list(path._facts() or ())
+            if local.exists() and [_local_facts(local), now] == self.known.get(name):
+                continue
+            local.parent.mkdir(parents=True, exist_ok=True)
+            part = local.with_name(f".{local.name}.part")
+            with path.open("rb") as source, part.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 23)
+            part.replace(local)
+            self.known[name] = [_local_facts(local), now]
+        for local in self._files():
+            if (name := local.relative_to(self.folder).as_posix()) not in names:
+                local.unlink()
+                self.known.pop(name, None)
+        self._write_state()
+
+    def send(self) -> None:
+        """Bring the bucket to what is in the copy; a file that changes meanwhile goes the next time."""
+        changed = {}
+        for local in self._files():
+            name, now = local.relative_to(self.folder).as_posix(), _local_facts(local)
+            if self.known.get(name, [None])[0] != now:
+                (self.url / name).write_bytes(local.read_bytes())
+                changed[name] = now
+        gone = [name for name in self.known if not (self.folder / name).exists()]
+        for name in gone:
+            (self.url / name).unlink(missing_ok=True)
+            del self.known[name]
+        if changed:
+            tree = self.url.listed().tree or Tree()
+            self.known |= {name: [now, list(tree[str(self.url / name)])] for name, now in changed.items()}
+        if changed or gone:
+            self._write_state()
+
+    @contextlib.contextmanager
+    def following(self, seconds: float = 30.0) -> Iterator[None]:
+        """Send what changes while the block runs, and the rest at its end, however it ends."""
+        ended = threading.Event()
+
+        def follow() -> None:
+            while not ended.wait(seconds):
+                with contextlib.suppress(OSError, LookalikeError):  # the next time, or the end, says so
+                    self.send()
+
+        thread = threading.Thread(target=follow, name="mirror", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self.send()
+
+    def _files(self) -> list[Path]:
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path for path in found if not path.name.startswith("."))
+
+    def _write_state(self) -> None:
+        part = self.state.with_suffix(".part")
+        part.write_text(json.dumps(self.known), encoding="utf-8")
+        part.replace(self.state)
 
 
-def send_folder(folder: Path, url: RemotePath) -> None:
-    """Copy a folder into a bucket.
-
-    Args:
-        folder: The folder.
-        url: Where its files go.
-    """
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            (url / path.relative_to(folder).as_posix()).write_bytes(path.read_bytes())
+def _local_facts(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

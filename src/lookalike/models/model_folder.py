@@ -23,13 +23,16 @@ from lookalike.core.files import (
     atomic_folder,
     check_format,
     checksum,
+    hash_bytes,
     read_json,
     recover_folder,
     stamp,
     write_json,
     write_text,
 )
+from lookalike.core.locks import wait_for_lock
 from lookalike.core.run import Run
+from lookalike.core.storage import Mirror, is_url, location
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, hub, open_clip, pretrained_folder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
@@ -58,9 +61,24 @@ def check_name(model: object) -> None:
         )
 
 
+def _fetched(url: Path) -> Path:
+    """The copy of a model folder, or of a run's model, in a bucket; libraries read weights from a disk."""
+    tree: Any = url.listed()  # type: ignore[attr-defined]
+    place = tree / "model" if (tree / "model" / CONFIG).is_file() else tree
+    if not (place / CONFIG).is_file():
+        raise LookalikeError(f"There is no model folder at `{url}`.")
+    local = folders.cache("models") / hash_bytes(str(url)) / "model"
+    local.parent.mkdir(parents=True, exist_ok=True)
+    with wait_for_lock(local.parent / ".lock"):
+        Mirror(place, local).fetch()
+    return local
+
+
 def find(name_or_path: str | Path) -> Path | None:
     """Find the folder of a path, a run, a run's name or a model of the Hub; ``None`` for an architecture's name."""
     check_name(name_or_path)
+    if is_url(name_or_path):
+        return _fetched(location(name_or_path))
     if isinstance(name_or_path, str):
         plain = name_or_path.removeprefix(open_clip.PREFIX)
         if plain.startswith(LOCAL):

@@ -27,13 +27,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lookalike.core import folders
 from lookalike.core.device import CPU
 from lookalike.core.engine import Engine, check_versions
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import (
     atomic_file,
-    atomic_folder,
     check_format,
     clean_folder,
     hash_bytes,
@@ -45,7 +43,7 @@ from lookalike.core.files import (
 from lookalike.core.imports import package_versions
 from lookalike.core.locks import wait_for_lock
 from lookalike.core.progress import Progress, plural, say, warn
-from lookalike.core.storage import RemotePath, fetch_folder, is_url, list_names, location, send_folder
+from lookalike.core.storage import Mirror, RemotePath, is_url, list_names, location
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
 from lookalike.data.image_reader import DecodedImage, ReadFailure, decode_row, read_batches
@@ -183,7 +181,7 @@ def _write_plan(job: Job, table: Table, model: Embedder, dest: Path) -> None:
         if isinstance(folder, RemotePath):
             with tempfile.TemporaryDirectory(prefix="lookalike-") as place:
                 model.save_pretrained(Path(place, MODEL))
-                send_folder(Path(place, MODEL), folder)
+                Mirror(folder, Path(place, MODEL)).send()
         else:
             model.save_pretrained(folder)
     about = stamp("vectors", {key: value for key, value in vars(job).items() if key not in ("dest", "device")})
@@ -216,12 +214,6 @@ def read_plan(dest: Path) -> tuple[Job, pa.Table] | None:
 def load_model(dest: str, fingerprint: str, device: str) -> Embedder:
     """Load the model of a job, once a process; that of a bucket is fetched once a machine."""
     folder = location(dest) / MODEL
-    if isinstance(folder, RemotePath):
-        local = folders.cache("models") / fingerprint
-        if not local.is_dir():
-            with atomic_folder(local) as part:
-                fetch_folder(folder, part)
-        folder = local
     model = Embedder.from_pretrained(folder, device=device)
     if model.fingerprint() != fingerprint:
         raise LookalikeError(f"The model in `{folder}` is not the one of the plan: delete the folder, and embed again.")

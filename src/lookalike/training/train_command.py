@@ -15,6 +15,7 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.imports import package_versions
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.core.settings import flatten, merge, write_yaml
+from lookalike.core.storage import location
 from lookalike.evaluation import training_overlap
 from lookalike.models import Embedder, hub, model_folder, open_clip
 from lookalike.training import recipe as recipe_files
@@ -398,7 +399,7 @@ def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple
     table, division = load_table(run)
     if data is None and table.has("item"):
         raise LookalikeError(f"The images of `{run.path}` were in memory: pass them again, as train(data=…, resume=…).")
-    if table.root is not None and (data is not None or Path(source).exists()):
+    if table.root is not None and (data is not None or location(source).exists()):
         now = read_table(source, layout=settings.data.layout, progress=True)
         table = replace(table, content=now.content)
         ids = {row: place for place, row in enumerate(now.column("row_id"))}
