@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import importlib
-import itertools
 import json
 import logging
 import os
@@ -121,84 +120,76 @@ class LocalEngine:
     def run(
         self, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], *, attempts: int = 1
     ) -> Iterator[Outcome]:
-        count = min(self.processes, len(shards))
-        if count <= 1 and self.processes <= 1:
+        if self.processes <= 1:
             for key, arguments in shards.items():
-                yield Outcome(key, *attempt(function, arguments, attempts), node=platform.node())
+                yield Outcome(key, *attempt(function, arguments, attempts), platform.node())
             return
-        waiting: queue.Queue[str | None] = queue.Queue()
-        for name in shards:
-            waiting.put(name)
-        for _ in range(count):
-            waiting.put(None)
-        finished: queue.Queue[Outcome] = queue.Queue()
-        workers = [_Worker(function, shards, attempts, waiting, finished) for _ in range(count)]
+        waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+        finished: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        for key in shards:
+            waiting.put(key)
+        children = [_Child() for _ in range(min(self.processes, len(shards)))]
+
+        def work(child: _Child) -> None:
+            with contextlib.suppress(queue.Empty):
+                while not child.ended:
+                    key = waiting.get_nowait()
+                    finished.put(Outcome(key, *child.run(key, function, shards, attempts), platform.node()))
+
+        for child in children:
+            threading.Thread(target=work, args=(child,), name="engine", daemon=True).start()
         try:
             for _ in range(len(shards)):
                 yield finished.get()
         finally:  # also Ctrl-C, and a caller who wants no more: nobody waits for what is running
-            for worker in workers:
-                worker.end()
+            for child in children:
+                child.end()
 
 
-class _Worker(threading.Thread):
-    """A thread and its process, which runs one shard after the other."""
+class _Child:
+    """A process that runs one shard after the other; it is started when it is needed, and again when it died."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        shards: Mapping[str, Mapping[str, Any]],
-        attempts: int,
-        waiting: queue.Queue[str | None],
-        finished: queue.Queue[Outcome],
-    ) -> None:
-        super().__init__(name="engine", daemon=True)
-        self.function, self.shards, self.attempts, self.waiting, self.finished = (
-            function, shards, attempts, waiting, finished,
-        )  # fmt: skip
-        self.child: subprocess.Popen[bytes] | None = None
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[bytes] | None = None
         self.ended = False
-        self.start()
 
-    def run(self) -> None:
-        while (key := self.waiting.get()) is not None and not self.ended:
-            for lost in itertools.count(1):
-                try:
-                    result, error = self._call(key)
-                except (OSError, EOFError, pickle.PickleError):  # it was killed
-                    if self.ended:
-                        return
-                    code, self.child = self.child.wait() if self.child else None, None
-                    if lost < LOST:
-                        warn(f"A process ended with {code} while it ran {key}, which runs again.")
-                        continue
-                    result, error = None, RuntimeError(f"{lost} processes that ran it died, the last one with {code}")
-                except BaseException as exception:  # arguments that cannot be made or sent
-                    result, error = None, exception
-                self.finished.put(Outcome(key, result, error, platform.node()))
-                break
-        self.end()
+    def run(
+        self, key: str, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], attempts: int
+    ) -> tuple[Any, BaseException | None]:
+        """Return the result and the error of a shard."""
+        code = None
+        for number in range(LOST):
+            try:
+                return self._call(pickle.dumps((function, shards[key], attempts)))
+            except (OSError, EOFError):  # it was killed
+                code, self.process = self.process and self.process.wait(), None
+                if self.ended:
+                    break
+                if number < LOST - 1:
+                    warn(f"A process ended with {code} while it ran {key}, which runs again.")
+            except Exception as error:  # arguments that cannot be made or sent
+                return None, error
+        return None, RuntimeError(f"{LOST} processes that ran it died, the last one with {code}")
 
-    def _call(self, key: str) -> tuple[Any, BaseException | None]:
-        task = pickle.dumps((self.function, self.shards[key], self.attempts))
-        if self.child is None:
-            self.child = subprocess.Popen(
+    def _call(self, task: bytes) -> tuple[Any, BaseException | None]:
+        if self.process is None:
+            self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from lookalike.core.engine import serve; serve()"],
                 stdin=subprocess.PIPE,  # closes when we die, however that happens, and takes the child along
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **_ONE_THREAD},
                 start_new_session=True,  # Ctrl-C is for us
             )
-        assert self.child.stdin is not None and self.child.stdout is not None
-        _send(self.child.stdin, task)
-        answer: tuple[Any, BaseException | None] = pickle.loads(_receive(self.child.stdout))  # nosec B301
+        assert self.process.stdin is not None and self.process.stdout is not None
+        _send(self.process.stdin, task)
+        answer: tuple[Any, BaseException | None] = pickle.loads(_receive(self.process.stdout))  # nosec B301
         return answer
 
     def end(self) -> None:
         self.ended = True
-        if self.child is not None:
-            self.child.kill()
-            self.child.wait()
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
 
 
 _ONE_THREAD = {"LOOKALIKE_THREADS": "1", "OMP_NUM_THREADS": "1"}

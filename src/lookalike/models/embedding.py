@@ -150,7 +150,8 @@ def embed(
         request |= {"pooling": pooling, "weights": weights and str(weights), "precision": precision, "block": block}
         request |= {"runtime": runtime, "batch_size": batch_size}
         if verify:
-            return _verified(out)
+            start = time.monotonic()
+            return _parts_result(out, vector_shards.verify(out), time.monotonic() - start)
         if block < 1 or batch_size < 1:
             raise LookalikeError("A shard and a batch hold at least one image.")
         share = vector_shards.parse_share(shards)
@@ -234,21 +235,17 @@ def _run_parts(
     assert engine is not None
     if engine.name == "local" and resolve(job.device).type != CPU:
         engine = LocalEngine(1)  # several processes would take turns on an accelerator
-    done = vector_shards.run_job(job, rows, engine, share=share, progress=progress)
-    if done.failures:
-        say(f"{plural(len(done.failures), 'image')} could not be read; `{vector_shards.MANIFEST}` lists them.")
-    return _parts_result(location(job.dest), job.settings, done, time.monotonic() - start)
+    document, embedded = vector_shards.run_job(job, rows, engine, share=share, progress=progress)
+    if document["unreadable"]:
+        say(f"{plural(len(document['unreadable']), 'image')} could not be read; `{vector_shards.MANIFEST}` lists them.")
+    return _parts_result(location(job.dest), document, time.monotonic() - start, embedded)
 
 
-def _parts_result(out: Path, settings: dict[str, Any], done: vector_shards.Parts, seconds: float) -> EmbedResult:
-    about = (settings["dim"], done.bytes, settings["model"], settings["fingerprint"], seconds)
-    return EmbedResult(out, done.count, *about, done.failures, done.parts, done.embedded)
-
-
-def _verified(out: Path) -> EmbedResult:
-    start = time.monotonic()
-    done = vector_shards.verify(out)
-    return _parts_result(out, vector_shards.read_manifest(out), done, time.monotonic() - start)
+def _parts_result(out: Path, document: dict[str, Any], seconds: float, embedded: int = 0) -> EmbedResult:
+    size = sum(part["bytes"] for part in document["parts"])
+    about = (document["dim"], size, document["model"], document["fingerprint"], seconds)
+    failures = [Failure(i, one["path"], one["reason"]) for i, one in enumerate(document["unreadable"])]
+    return EmbedResult(out, document["images"], *about, failures, len(document["parts"]), embedded)
 
 
 def _estimate_seconds(model: Embedder, table: Any, options: dict[str, Any]) -> float:

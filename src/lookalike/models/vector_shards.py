@@ -18,7 +18,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from lookalike.core.files import (
     stamp,
     to_json,
     write_bytes,
+    write_json,
 )
 from lookalike.core.imports import package_versions
 from lookalike.core.locks import wait_for_lock
@@ -49,7 +50,7 @@ from lookalike.data.decoding import DECODER
 from lookalike.data.image_reader import DecodedImage, ReadFailure, decode_row, read_batches
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import openvino_runtime, runtimes
-from lookalike.models.inference.inputs import Failure, ImageStream
+from lookalike.models.inference.inputs import ImageStream
 from lookalike.models.inference.runtime_base import RuntimeUnavailable
 
 PLAN, MANIFEST, MODEL = "plan.parquet", "manifest.json", "model"
@@ -339,18 +340,6 @@ def read_part(dest: Path, part: str) -> tuple[pa.Table, dict[str, Any]]:
 # --- the job ---
 
 
-@dataclass
-class Parts:
-    """What a run did: parts in all and embedded now, images, bytes, and the images that cannot be read."""
-
-    parts: int
-    embedded: int = 0
-    count: int = 0
-    bytes: int = 0
-    finished: bool = False
-    failures: list[Failure] = field(default_factory=list)
-
-
 class _Shards(Mapping[str, dict[str, Any]]):
     """Arguments of shards by part, made when an engine asks for them."""
 
@@ -390,7 +379,7 @@ def parse_share(shards: str | None) -> tuple[int, int]:
 
 def run_job(
     job: Job, rows: pa.Table, engine: Engine, *, share: tuple[int, int] = (1, 1), progress: bool = True
-) -> Parts:
+) -> tuple[dict[str, Any], int]:
     """Embed the shards of a plan that are not there yet, and write the manifest when all are.
 
     Args:
@@ -400,14 +389,20 @@ def run_job(
         share: Number and count of the processes that share the plan, each with an engine of its own.
         progress: Whether to show progress.
 
+    Returns:
+        The manifest, or what it would say of this share as long as others are not done, and the number of parts
+        that were embedded now.
+
     Raises:
         ShardsFailed: Some could not be embedded.
     """
     dest = location(job.dest)
-    places = _places(rows)
-    there = list_names(dest)
-    if share == (1, 1) and MANIFEST in there and (done := _finished(dest, places, there)) is not None:
-        return done
+    places, there = _places(rows), list_names(dest)
+    if share == (1, 1) and MANIFEST in there:
+        document = read_manifest(dest)
+        sizes = {one["file"]: one["bytes"] for one in document["parts"]}
+        if list(sizes) == list(places) and all(there.get(part) == size for part, size in sizes.items()):
+            return document, 0
     mine = dict(itertools.islice(places.items(), share[0] - 1, None, share[1]))
     waiting = {part: place for part, place in mine.items() if part not in there}
     known: dict[str, dict[str, Any]] = {}
@@ -416,7 +411,7 @@ def run_job(
         say(f"{len(mine) - len(waiting):,} of {plural(len(mine), 'shard')} are done already.")
     try:
         with Progress("Embedding", sum(count for _, count in mine.values()), shown=progress) as bar:
-            bar.done = bar.total - sum(count for _, count in waiting.values()) if bar.total else 0
+            bar.done = (bar.total or 0) - sum(count for _, count in waiting.values())
             for outcome in engine.run(embed_shard, _Shards(job, rows, waiting), attempts=ATTEMPTS):
                 if outcome.error is None:
                     known[outcome.key] = outcome.result
@@ -425,24 +420,23 @@ def run_job(
                     warn(f"Shard {outcome.key} failed on {outcome.node or 'every worker'}: {outcome.error}")
                 bar.advance(waiting[outcome.key][1], note=f"{len(failed)} shards failed" if failed else "")
     except KeyboardInterrupt as error:
-        done_now = len(mine) - len(waiting) + len(known)
+        done = len(mine) - len(waiting) + len(known)
         raise type(error)(
-            f"Stopped. {done_now:,} of {plural(len(mine), 'shard')} are in `{dest}`; run the same command to continue."
+            f"Stopped. {done:,} of {plural(len(mine), 'shard')} are in `{dest}`; run the same command to continue."
         ) from None
     if failed:
         raise _failure(failed, places, len(mine), dest)
-    result = Parts(len(places), len(known))
-    missing = [part for part in places if part not in there and part not in known]
-    if missing and len(missing) != len(places):
-        missing = [part for part in missing if part not in list_names(dest)]
+    there = list_names(dest)
+    missing = sum(part not in there for part in places)
     if missing:
-        say(f"This share is done; {len(missing):,} of {plural(len(places), 'shard')} are left to others.")
-        mine_known = [known[part] for part in mine if part in known]
-        return _totals(result, mine_known)
-    documents = _describe(dest, places, known)
-    _close(job, dest, documents, rows)
-    result.finished = True
-    return _totals(result, documents)
+        say(f"This share is done; {missing:,} of {plural(len(places), 'shard')} are left to others.")
+    with ThreadPoolExecutor(8) as pool:  # parts of earlier runs are read
+        wanted = mine if missing else places
+        documents = list(pool.map(lambda part: known.get(part) or read_part(dest, part)[1], wanted))
+    document = _document(job, documents)
+    if not missing:
+        _close(dest, document, len(rows))
+    return document, len(known)
 
 
 def _places(rows: pa.Table) -> dict[str, tuple[int, int]]:
@@ -468,49 +462,26 @@ def _failure(
     )
 
 
-def _describe(dest: Path, places: Sequence[str] | Mapping[str, Any], known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the manifest says about every part; those of earlier runs are read."""
-    with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(lambda part: known[part] if part in known else read_part(dest, part)[1], places))
-
-
-def _totals(result: Parts, documents: Sequence[dict[str, Any]]) -> Parts:
-    result.count = sum(one["rows"] for one in documents)
-    result.bytes = sum(one["bytes"] for one in documents)
-    result.failures = [
-        Failure(number, one["path"], one["reason"])
-        for number, one in enumerate(one for part in documents for one in part["unreadable"])
-    ]
-    return result
-
-
-def _close(job: Job, dest: Path, documents: list[dict[str, Any]], rows: pa.Table) -> None:
-    """Write the manifest, and remove parts of an earlier plan and temporary files of killed writers."""
-    unreadable = [{**one, "file": part["file"]} for part in documents for one in part["unreadable"]]
-    count = sum(one["rows"] for one in documents)
-    if not count:
-        raise LookalikeError(f"None of the {len(rows):,} images of `{job.name}` could be read.")
+def _document(job: Job, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The manifest of some parts."""
     parts = [{key: value for key, value in one.items() if key != "unreadable"} for one in documents]
-    document = stamp("vectors", {**job.settings, "versions": job.versions, "images": count, "parts": parts})
-    text = json.dumps({**document, "unreadable": unreadable}, indent=1, ensure_ascii=False, default=to_json)
-    current = {one["file"] for one in parts}
+    unreadable = [{**image, "file": one["file"]} for one in documents for image in one["unreadable"]]
+    images = sum(one["rows"] for one in documents)
+    facts = {"versions": job.versions, "images": images, "parts": parts, "unreadable": unreadable}
+    return stamp("vectors", {**job.settings, **facts})
+
+
+def _close(dest: Path, document: dict[str, Any], planned: int) -> None:
+    """Write the manifest, and remove parts of an earlier plan and temporary files of killed writers."""
+    if not document["images"]:
+        raise LookalikeError(f"None of the {planned:,} images could be read.")
+    current = {one["file"] for one in document["parts"]}
     for name in list_names(dest):
         if re.fullmatch(r"part-[0-9a-f]{32}\.parquet", name) and name not in current:
             (dest / name).unlink(missing_ok=True)
     if not isinstance(dest, RemotePath):
         clean_folder(dest)
-    write_bytes(dest / MANIFEST, (text + "\n").encode("utf-8", "backslashreplace"))
-
-
-def _finished(dest: Path, places: Mapping[str, Any], there: Mapping[str, int]) -> Parts | None:
-    """The result of a job that has nothing left to do; None if a part is missing or of another size."""
-    document = read_manifest(dest)
-    parts = {one["file"]: one for one in document["parts"]}
-    if list(parts) != list(places) or any(there.get(name) != one["bytes"] for name, one in parts.items()):
-        return None
-    result = Parts(len(parts), 0, document["images"], sum(one["bytes"] for one in parts.values()), True)
-    result.failures = [Failure(number, one["path"], one["reason"]) for number, one in enumerate(document["unreadable"])]
-    return result
+    write_json(dest / MANIFEST, document)
 
 
 def read_manifest(dest: Path) -> dict[str, Any]:
@@ -526,44 +497,38 @@ def read_manifest(dest: Path) -> dict[str, Any]:
     return check_format("vectors", read_json(dest / MANIFEST, "manifest of vectors", mend=mend), dest / MANIFEST)
 
 
-def verify(dest: str | Path) -> Parts:
-    """Compare every part with the manifest.
+def verify(dest: Path) -> dict[str, Any]:
+    """Compare every part with the manifest, and return the manifest.
 
     Args:
         dest: Folder of the parts.
 
-    Returns:
-        The number of parts and vectors.
-
     Raises:
         ShardsFailed: Parts are missing or damaged, or ids occur twice.
     """
-    place = location(dest)
-    document = read_manifest(place)
-    wrong: list[str] = []
+    document = read_manifest(dest)
     ids: set[str] = set()
 
-    def check(one: dict[str, Any]) -> list[str]:
+    def check(one: dict[str, Any]) -> tuple[list[str], str]:
         try:
-            rows, now = read_part(place, one["file"])
+            rows, now = read_part(dest, one["file"])
         except LookalikeError as error:
-            wrong.append(str(error))
-            return []
-        if now["checksum"] != one["checksum"] or now["rows"] != one["rows"]:
-            wrong.append(f"`{place / one['file']}` is not the file of the manifest: delete it, and embed again.")
-        return list(rows["id"].to_pylist())
+            return [], str(error)
+        if now["checksum"] == one["checksum"]:
+            return rows["id"].to_pylist(), ""
+        return [], f"`{dest / one['file']}` is not the file of the manifest: delete it, and embed again."
 
+    count, wrong = 0, []
     with ThreadPoolExecutor(8) as pool:
-        for names in pool.map(check, document["parts"]):
-            expected = len(ids) + len(names)
+        for names, problem in pool.map(check, document["parts"]):
+            count += len(names)
             ids.update(names)
-            if len(ids) < expected:
-                wrong.append("Some ids occur in several parts.")
+            wrong += [problem] if problem else []
+    if len(ids) < count:
+        wrong.append(f"{plural(count - len(ids), 'id')} occur in several parts.")
     if wrong:
-        raise ShardsFailed(f"{plural(len(wrong), 'part')} of `{dest}` failed the check: {' '.join(wrong[:5])}")
-    result = Parts(len(document["parts"]), 0, document["images"], finished=True)
-    result.bytes = sum(one["bytes"] for one in document["parts"])
-    return result
+        raise ShardsFailed(f"{plural(len(wrong), 'problem')} of `{dest}`: {' '.join(wrong[:5])}")
+    return document
 
 
-__all__ = ["Job", "Parts", "embed_shard", "make_plan", "read_manifest", "read_part", "run_job", "verify"]
+__all__ = ["Job", "embed_shard", "make_plan", "read_manifest", "read_part", "run_job", "verify"]
