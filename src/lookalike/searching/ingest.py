@@ -245,13 +245,13 @@ class Parts:
         for part in dict.fromkeys(self.names[name] for name in rows):
             found, about = self.shards.read_part(self.dest, part)
             chosen = [i for i, name in enumerate(found["id"].to_pylist()) if name in rows]
-            taken = found.take(chosen)
+            taken = found.take(np.array(chosen, np.int64))
             numbers = [rows[name] for name in taken["id"].to_pylist()]
             facts = zip(*(taken[name].to_pylist() for name in self.shards.FACTS), strict=True)
             batch = Batch(numbers, {row: DecodedImage(*fact) for row, fact in zip(numbers, facts, strict=True)})
             batch.failed = {rows[one["id"]]: one["reason"] for one in about["unreadable"] if one["id"] in rows}
             batch.rows = [*numbers, *batch.failed]
-            vectors = taken["vector"].combine_chunks().flatten().to_numpy().reshape(len(numbers), -1)
+            vectors = taken["vector"].combine_chunks().flatten().to_numpy().reshape(len(numbers), self.model.dim)
             yield batch, vectors
 
 
