@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core.files import short_path, to_plain
+from lookalike.core.storage import is_url
 
 _ESCAPE = f"<{secrets.token_hex(8)}>"  # in links until the lines are printed: no file name can contain it
 
@@ -109,7 +110,7 @@ def _is_number(text: str) -> bool:
 def link(path: str | Path) -> str:
     """Format a path as a link on terminals that support it (OSC 8)."""
     text = short_path(path)
-    if not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+    if is_url(path) or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"{_ESCAPE}]8;;{Path(path).absolute().as_uri()}{_ESCAPE}\\{text}{_ESCAPE}]8;;{_ESCAPE}\\"
 

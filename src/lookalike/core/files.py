@@ -446,6 +446,8 @@ def printable(text: str) -> str:
 
 def short_path(path: str | Path) -> str:
     """Return a path as a person would type it from the current folder."""
+    if is_url(path):
+        return str(path)
     path, here = Path(path).absolute(), Path.cwd()
     return path.relative_to(here).as_posix() if path.is_relative_to(here) else str(path)
 
