@@ -50,7 +50,12 @@ class Server:
             "-ip.bind=127.0.0.1",
         ]
         command += [f"-dir={self.folder}", "-filer", "-s3", f"-s3.config={config}", "-master.volumeSizeLimitMB=64"]
-        command += ["-volume.max=40", "-s3.port.iceberg=0", *(f"-{name}={port}" for name, port in ports.items())]
+        command += [
+            "-volume.max=40",
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            *(f"-{name}={port}" for name, port in ports.items()),
+        ]
         self.port = ports["s3.port"]
         log = (self.folder / "log").open("wb")
         libc = ctypes.CDLL(None)
