@@ -1,13 +1,17 @@
 """Images from inside tables and shards against the same images from files: encode at 224 px.
 
 The same images of CUB as files, as a Parquet file with images in structs of bytes and path (without compression, and
-with Snappy), as a `datasets.Dataset` of that file, shuffled, and as a tar shard. Everything is measured in turns.
+with Snappy), as a `datasets.Dataset` of that file, shuffled, as a tar shard, and as files and Parquet in a bucket of an
+S3 server on this machine. Everything is measured in turns.
 """
 
 from __future__ import annotations
 
+import os
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +33,9 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     files = sorted((context.folder("cub") / "images").rglob("*.jpg"))
     files = [files[i] for i in seeds.numpy_rng(0, "bench", "sources").permutation(len(files))[:IMAGES]]
     model = Embedder.from_pretrained("efficientnet_lite0", device=CPU, size=SIZE)
-    with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder:
+    with tempfile.TemporaryDirectory(prefix="lookalike-bench-") as folder, bucket() as server:
         sources = make_sources(files, Path(folder))
+        sources |= fill_bucket(server, files, sources["parquet"])
         tables = {name: read_table(source) for name, source in sources.items()}
         turns = {
             name: lambda table=table: len(model.encode(table, runtime="openvino")) for name, table in tables.items()
@@ -45,6 +50,31 @@ def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
     }
     barred = [name for name in ratios if name != "parquet, snappy"]
     return figures, [Bar(f"{SIZE} px: {name} / files", ratios[name], LEAST) for name in barred]
+
+
+@contextmanager
+def bucket() -> Iterator[str]:
+    """A bucket of an S3 server on loopback (SeaweedFS), by its URL."""
+    from tests.bucket_server import Server
+
+    server, before = Server(), dict(os.environ)
+    os.environ.update(server.environment)
+    try:
+        yield "s3://data"
+    finally:
+        server.close()
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def fill_bucket(bucket: str, files: list[Path], parquet: Path) -> dict[str, Any]:
+    """The same images in a bucket: as files, and inside Parquet."""
+    from lookalike.core.storage import location
+
+    for number, file in enumerate(files):
+        location(f"{bucket}/files/{number:04d}.jpg").write_bytes(file.read_bytes())
+    location(f"{bucket}/birds.parquet").write_bytes(parquet.read_bytes())
+    return {"files in S3": f"{bucket}/files", "parquet in S3": f"{bucket}/birds.parquet"}
 
 
 def make_sources(files: list[Path], folder: Path) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def _listed_files(source: Any) -> list[Path]:
     if isinstance(source, (list, tuple)) and all(
         isinstance(one, (str, os.PathLike)) and str(one).lower().endswith(ends) for one in source
     ):
-        return [Path(one).expanduser() for one in source]
+        return [location(one).expanduser() for one in source]
     return []
 
 
