@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import read_bytes
 from lookalike.service.schemas import (
     Card,
     Facet,
@@ -107,7 +108,7 @@ class Client:
         query["box"] = ",".join(map(str, box or ()))
         if image is None:
             return self._send(Search, "/search", query)
-        data = image if isinstance(image, bytes) else Path(image).expanduser().read_bytes()
+        data = image if isinstance(image, bytes) else read_bytes(Path(image).expanduser())
         boundary = uuid.uuid4().hex
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n\r\n'
         body = head.encode() + data + f"\r\n--{boundary}--\r\n".encode()

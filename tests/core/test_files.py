@@ -292,6 +292,11 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
         assert files.read_part(file, offset=5_000_000_000, length=3) == bytes(3)
         with pytest.raises(OSError, match="ends inside"):
             files.read_part(file, offset=6_000_000_000 - 2, length=3)
+    with (tmp_path / "holes.jpg").open("wb") as file:
+        file.write(b"\xff\xd8\xff")
+        file.truncate(900_000_000)
+    with pytest.raises(files.FileTooLarge, match="has holes"):
+        files.read_bytes(tmp_path / "holes.jpg")
 
 
 LEAVES = """

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal
 
@@ -85,6 +86,11 @@ def test_yaml_files(tmp_path: Path) -> None:
     shared = [1, 2]
     write_yaml(path, {"a": shared, "b": shared})
     assert read_yaml(path) == {"a": [1, 2], "b": [1, 2]}
+    os.truncate(path, 6_000_000_000)
+    os.mkfifo(tmp_path / "pipe.yaml")
+    for hostile in (path, tmp_path / "pipe.yaml", tmp_path):
+        with pytest.raises(LookalikeError, match="cannot be read"):
+            read_yaml(hostile)
     path.write_text("!!python/object/apply:os.system ['true']")
     with pytest.raises(LookalikeError, match="is not YAML"):
         read_yaml(path)

@@ -58,6 +58,12 @@ def test_columns_of_an_odd_type_are_named(tmp_path: Path, column: str, kind: str
     refused(tmp_path / "t.parquet", "UTF8" if kind == "not UTF-8" else f"olumn `{column}`")
 
 
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    columns = [pa.array([b"x"]), pa.array(["a.jpg"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["path", "path"]), tmp_path / "t.parquet")
+    refused(tmp_path / "t.parquet", "several columns `path`")
+
+
 def test_a_box_at_infinity(tmp_path: Path) -> None:
     corners = {name: [float("inf")] for name in ("x_1", "y_1", "x_2", "y_2")}
     pq.write_table(pa.table({"path": ["a.jpg"], **corners}), tmp_path / "t.parquet")

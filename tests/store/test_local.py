@@ -144,6 +144,15 @@ def test_verify_detects_a_flipped_bit(tmp_path: Path, where: float) -> None:
     store.close()
 
 
+def test_verify_reports_a_hash_without_rows(tmp_path: Path) -> None:
+    store = filled(tmp_path / "s")
+    with store.database.transaction() as connection:
+        connection.execute(store.tables.sql("UPDATE blocks_$ SET stop = NULL"))
+    [problem] = store.verify()
+    assert problem.startswith("Vectors from 0 of")
+    store.close()
+
+
 def test_a_damaged_database_is_reported_at_open(tmp_path: Path) -> None:
     filled(tmp_path / "s").close()
     path = tmp_path / "s" / "lookalike.db"

@@ -38,6 +38,7 @@ FORMAT_VERSIONS: dict[str, int] = {
     "vectors": 1,
 }
 MAX_BYTES = 1_000_000_000  # of an image file
+MAX_SPARSE = 50_000_000  # bytes of a file with holes, which takes little of a disk and much memory
 MAX_TAR_READ = 16_000_000  # bytes that are read of a tar archive at once
 MAX_JSON = 200_000_000  # bytes of a JSON document
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -370,6 +371,8 @@ def read_part(file: BinaryIO, *, offset: int = 0, length: int | None = None, lim
     size = file.seek(0, os.SEEK_END) - offset if length is None else length
     if size > limit:
         raise FileTooLarge(errno.EFBIG, f"the file is larger than {format_bytes(limit)}")
+    if size > MAX_SPARSE and os.name == "posix" and os.lseek(file.fileno(), offset, os.SEEK_HOLE) < offset + size:
+        raise FileTooLarge(errno.EFBIG, "the file is large and has holes")  # it costs nobody anything to make
     file.seek(offset)
     data = file.read(size)
     if length is not None and len(data) != length:

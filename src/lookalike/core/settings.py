@@ -13,6 +13,9 @@ import pydantic
 import yaml
 
 from lookalike.core.errors import LookalikeError, suggest
+from lookalike.core.files import read_bytes, write_text
+
+MAX_YAML = 10_000_000  # bytes of a settings file
 
 
 class Settings(pydantic.BaseModel):
@@ -158,9 +161,11 @@ def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
     """Read a YAML file of names and values."""
     path = Path(path)
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # nosec B506
+        document = yaml.load(read_bytes(path, limit=MAX_YAML).decode(), _Loader)  # nosec B506
     except FileNotFoundError:
         raise LookalikeError(f"There is no {what} at `{path}`.") from None
+    except OSError as error:
+        raise LookalikeError(f"The {what} `{path}` cannot be read ({error.strerror}).") from None
     except RecursionError:
         raise LookalikeError(f"The {what} `{path}` is nested too deeply.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -174,6 +179,4 @@ def read_yaml(path: str | Path, what: str = "settings file") -> dict[str, Any]:
 
 def write_yaml(path: str | Path, document: Mapping[str, Any]) -> None:
     """Write names and values to a YAML file atomically."""
-    from lookalike.core.files import write_text
-
     write_text(path, yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True))

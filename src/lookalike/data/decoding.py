@@ -285,7 +285,8 @@ def _read(path: Path) -> bytes:
     try:
         return read_bytes(path)
     except OSError as error:
-        raise UnreadableImage((error.strerror or "it cannot be opened").lower(), path) from error
+        reason = error.strerror or "it cannot be opened"
+        raise UnreadableImage(reason[:1].lower() + reason[1:], path) from error
 
 
 def _check_size(width: int, height: int) -> None:

@@ -49,6 +49,7 @@ from lookalike.store.scan import merge_neighbors, nearest
 FRESH = 1_000_000  # nanoseconds
 SELECTIONS = 32  # results of filters that are kept in memory
 BLOCK = 4096  # rows copied at a time
+BLOCKS = "SELECT * FROM blocks_$ WHERE typeof(start) = 'integer' AND typeof(stop) = 'integer' ORDER BY start"
 STATE = "SELECT version, base, rows, removed, graph FROM store WHERE number = ?"
 
 
@@ -351,7 +352,7 @@ class LocalStore(Queries):
         problems, end = [], 0
         with self.database.snapshot() as connection:
             state = self._snapshot(connection)
-            blocks = connection.execute(self.tables.sql("SELECT start, stop, hash FROM blocks_$ ORDER BY 1")).fetchall()
+            blocks = connection.execute(self.tables.sql(BLOCKS)).fetchall()
             rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
             if damage := self.tables.damage(connection, rows + state.base, state.removed):
                 problems.append(f"{damage} in `{self.database.path}`.")

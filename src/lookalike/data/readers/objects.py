@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes
+from lookalike.core.files import hash_bytes, read_bytes
 from lookalike.core.progress import Progress
 from lookalike.data.readers.base import Columns, locate
 from lookalike.data.readers.columns import ColumnMap, class_names, holds_bytes, image_column, named
@@ -70,7 +70,7 @@ def encode_image(image: Any) -> bytes:
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image)
     if isinstance(image, (str, os.PathLike)):
-        return Path(image).read_bytes()
+        return read_bytes(image)
     if not isinstance(image, Image.Image):
         pixels = np.asarray(image)
         if hasattr(image, "detach") and pixels.ndim == 3 and len(pixels) in (1, 3, 4):

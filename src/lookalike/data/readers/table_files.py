@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,12 @@ def read_parquet_schema(path: Path) -> pa.Schema:
     """Return the columns of a Parquet file."""
     try:
         with path.open("rb") as file:
-            return pq.read_schema(file)
+            schema = pq.read_schema(file)
     except (pa.ArrowException, UnicodeError, OSError) as error:
         raise LookalikeError(f"`{path}` is not a complete Parquet file: {str(error).splitlines()[0]}.") from None
+    if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
+        raise LookalikeError(f"`{path}` has several columns `{twice[0]}`.")
+    return schema
 
 
 def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str) -> tuple[pa.Table, int]:
