@@ -147,7 +147,7 @@ def test_verify_detects_a_flipped_bit(tmp_path: Path, where: float) -> None:
 def test_verify_reports_a_hash_without_rows(tmp_path: Path) -> None:
     store = filled(tmp_path / "s")
     with store.database.transaction() as connection:
-        connection.execute(store.tables.sql("UPDATE blocks_$ SET stop = NULL"))
+        connection.execute(store.tables.sql("UPDATE blocks_$ SET stop = 'x'"))
     [problem] = store.verify()
     assert problem.startswith("Vectors from 0 of")
     store.close()
