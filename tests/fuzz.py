@@ -290,7 +290,7 @@ class Reader:
 def readers() -> dict[str, Reader]:
     """All readers by name."""
     out: dict[str, Reader] = {}
-    for kind in ("csv", "tsv", "txt", "parquet"):
+    for kind in ("csv", "tsv", "txt", "jsonl", "parquet"):
         out[kind] = Reader(partial(_make_table, kind=kind), partial(_use_list, kind=kind), "list.*")
     out["saved"] = Reader(_make_saved, lambda f: _use_table(f / "saved.parquet"), "saved.parquet")
     out["shards"] = Reader(_make_shards, lambda f: _use_table(f / "train-0.tar"), "train-0.tar")
@@ -299,6 +299,8 @@ def readers() -> dict[str, Reader]:
     out["backup-inside"] = Reader(_make_unpacked, _restore_packed, "inside/(?!.*model/).*", cost=20)
     out["recipe"] = Reader(_make_recipe, _use_recipe, ".*yaml")
     out["run"] = Reader(_make_run, _use_run, "run/.*")
+    out["versions"] = Reader(_make_versions, _use_versions, "run/versions.json")
+    out["curve"] = Reader(_make_curve, _use_curve, "curve/.*", cost=2)
     out["checkpoint"] = Reader(_make_checkpoint, lambda f: _checkpoint(f / "last.pt"), "last.pt")
     out["weights"] = Reader(_make_weights, _use_weights, "w.*")
     out["model"] = Reader(_make_model, _use_model, ".*", _fit_model, cost=2)
@@ -344,6 +346,9 @@ def _make_table(folder: Path, kind: str) -> None:
         pq.write_table(pa.table(columns), folder / "list.parquet")
     elif kind == "txt":
         (folder / "list.txt").write_text("".join(f"{p} {p.split('/')[0]}\n" for p in paths))
+    elif kind == "jsonl":
+        rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+        (folder / "list.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         sign = "," if kind == "csv" else "\t"
         rows = [columns, *zip(*columns.values(), strict=True)]
@@ -529,6 +534,44 @@ def _use_run(folder: Path) -> None:
         with _allowed():
             Run.is_run(folder / "run")
             use(find_run(folder / "run"))
+
+
+def _make_versions(folder: Path) -> None:
+    from lookalike.core.files import stamp, write_json
+    from lookalike.core.run import Run
+
+    run = Run.create("t3ar", {}, path=folder / "run")
+    base = {"number": 0, "status": "base", "created": "2026-01-01T00:00:00+0000", "fingerprint": "x"}
+    row = {**base, "number": 1, "status": "rejected", "before": 0, "decision": {"promoted": False, "reason": "none"}}
+    write_json(run.path / "versions.json", stamp("adaptation", {"current": 0, "versions": [base, row], "denied": []}))
+    for number in (0, 1):
+        shutil.copytree(ROOT / "tests" / "compat" / "model-1", run.path / "versions" / str(number) / "model")
+
+
+def _use_versions(folder: Path) -> None:
+    from lookalike.adaptation.versions import Versions
+
+    outside = {p for p in folder.rglob("*") if "run" not in p.relative_to(folder).parts}
+    with _allowed():
+        versions = Versions.need(folder / "run")
+        with versions.locked():
+            versions.row(versions.next_number - 1), versions.usable(versions.current), versions.pool_of(1)
+    assert outside == {p for p in folder.rglob("*") if "run" not in p.relative_to(folder).parts}, "written elsewhere"
+
+
+def _make_curve(folder: Path) -> None:
+    from lookalike.shift.shift_curve import ShiftCurve
+    from tests.shift.test_placement import encode, labeled
+
+    ShiftCurve.fit("abc", labeled(26, 12), encode, {}).save(folder / "curve")
+
+
+def _use_curve(folder: Path) -> None:
+    from lookalike.shift.shift_curve import ShiftCurve
+    from tests.shift.test_placement import encode, world
+
+    features, _ = world(12, 12)
+    ShiftCurve.load(folder / "curve").place(encode(features), features)
 
 
 def _make_checkpoint(folder: Path) -> None:

@@ -49,9 +49,16 @@ class Versions:
 
     def _read(self) -> None:
         document = read_ledger(self.run.path)
-        self.current: int = document["current"]
-        self.rows: list[dict[str, Any]] = document["versions"]
-        self.denied: list[str] = document["denied"]
+        try:
+            self.current: int = document["current"]
+            self.rows: list[dict[str, Any]] = document["versions"]
+            self.denied: list[str] = document["denied"]
+            numbers = {row["number"]: row["status"] for row in self.rows}
+            whole = {*map(type, (self.current, *numbers))} == {int} and self.current in numbers
+        except (KeyError, TypeError):
+            whole = False
+        if not whole:
+            raise LookalikeError(f"The list of versions `{self.run.path / LEDGER}` is damaged: put a whole copy there.")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

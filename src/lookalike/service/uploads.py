@@ -176,31 +176,35 @@ def _check_part(width: float, height: float, smallest: int) -> None:
         raise Problem(422, f"This part is too small to search by; it needs at least {MIN_SIDE} pixels.")
 
 
+def decode_bounded(
+    data: bytes, size: tuple[int, int], region: Region | None, side: float, *, within: Sequence[float] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Decode an image as `decode_part` does, in a child process if its format may need much memory.
+
+    Args:
+        data: Content of the image file.
+        size: Width and height of the upright image, or of the box that stands for it.
+        region: The part that counts.
+        side: Short side that the part needs.
+        within: The box in pixels that stands for the whole image.
+    """
+    width, height = size
+    if within is not None or not needs_child(data, width * height):
+        return decode_part(data, region, side, within=within)
+    if region is not None:
+        x1, y1, x2, y2 = region
+        _check_part((x2 - x1) * width, (y2 - y1) * height, min(MIN_SIDE, width, height))
+    return decode_in_child(data, region, side, STORED_SIDE)
+
+
 @contextlib.contextmanager
 def decode_upload(
     data: bytes, width: int, height: int, region: Region | None, side: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Decode an upload as `decode_part` does, in a child process if its format may need much memory.
-
-    Args:
-        data: Content of the image file.
-        width: Width of the upright image.
-        height: Its height.
-        region: The part that counts.
-        side: Short side that the part needs.
-
-    Yields:
-        Pixels of the whole image, and of the part; they count against the pixel budget until the block ends.
-    """
-    if not needs_child(data, width * height):
-        with PIXEL_BUDGET.take(decoding_cost(data, width, height)):
-            yield decode_part(data, region, side)
-        return
-    if region is not None:
-        x1, y1, x2, y2 = region
-        _check_part((x2 - x1) * width, (y2 - y1) * height, min(MIN_SIDE, width, height))
-    with PIXEL_BUDGET.take(BUDGET_PIXELS):
-        yield decode_in_child(data, region, side, STORED_SIDE)
+    """Yield what `decode_bounded` returns; its pixels count against the pixel budget until the block ends."""
+    cost = BUDGET_PIXELS if needs_child(data, width * height) else decoding_cost(data, width, height)
+    with PIXEL_BUDGET.take(cost):
+        yield decode_bounded(data, (width, height), region, side)
 
 
 def unreadable(name: str, reason: str) -> Problem:

@@ -151,7 +151,8 @@ class Reference:
                 within = payload_box(rows[0].payload)
                 with open_image(live.index, rows[0]) as data:
                     size = (within[2] - within[0], within[3] - within[1]) if within else image_size(data)
-                    part = uploads.decode_part(data, parse_box(self.box, *size), live.min_side, within=within)[1]
+                    box = parse_box(self.box, *size)
+                    part = uploads.decode_bounded(data, size, box, live.min_side, within=within)[1]
                 vectors[0] = live.encoder.encode(part)
         elif self.text and self.text.strip():
             vectors.insert(0, live.index.embed_text(self.text))
