@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import shutil
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import Response
 
 from lookalike.searching import Index, index
 from lookalike.searching import manifest as manifests
@@ -389,6 +391,24 @@ def test_a_trickle_is_disconnected_and_a_slow_line_is_not(monkeypatch: pytest.Mo
         received, status = thread.submit(asyncio.run, read(10)).result()
         assert status == 408 and received < 100, "a byte now and then does not keep a place"
         assert thread.submit(asyncio.run, read(20_000)).result() == (200_000, None)
+
+
+def test_who_does_not_read_the_answer_loses_the_connection(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server, _service = served
+    monkeypatch.setattr(app, "WRITE_SECONDS", 0.5)
+    server.server.config.app.add_api_route("/large", lambda: Response(bytes(30_000_000)))
+    request = "GET /large HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with silent(server.port, request) as unread, silent(server.port, request) as slow:
+        count = 0
+        while count < 30_000_000:
+            time.sleep(0.05)
+            count += len(slow.recv(2_000_000))
+        helpers.until(lambda: len(server.server.server_state.connections) == 1)
+        received = 0
+        with contextlib.suppress(ConnectionResetError):  # after what lay in the buffers
+            while part := unread.recv(1_000_000):
+                received += len(part)
+        assert received < count
 
 
 def test_who_does_not_ask_loses_the_connection(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:

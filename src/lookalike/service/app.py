@@ -32,6 +32,7 @@ from lookalike.service.image_files import original
 from lookalike.service.middleware import REPORT_POLICY, Metrics, RequestGuard, RequestLog
 from lookalike.service.schemas import describe
 from lookalike.service.state import Service
+from lookalike.service.uploads import MIN_BYTES_PER_SECOND
 
 STATIC = Path(__file__).parent / "static"
 HEALTH_SECONDS = 3.0  # a health check does not wait much longer
@@ -42,6 +43,7 @@ FACTS = ("info", "map", "map/now.bin")  # the data of the map's first paint
 IMMUTABLE = "private, max-age=31536000, immutable"
 GRACE_SECONDS = 0.5  # of silence that a connection may have even if there are many
 HEADER_SECONDS = 10.0  # for the header of a request, from the first byte or the start of the connection
+WRITE_SECONDS = 30.0  # in which a client takes at least as many bytes of an answer as a slow line lets through
 SHUTDOWN_SECONDS = 5  # for requests that are being answered; Docker waits for ten
 
 
@@ -161,9 +163,10 @@ def _compressed(path: str, _changed: int) -> bytes:
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP connection with limits on their number and on silent clients."""
+    """uvicorn's HTTP connection with limits on their number and on clients that neither send nor read."""
 
     _timeout: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
     last_data = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -197,8 +200,27 @@ class Connection(H11Protocol):
         else:
             self._cancel_timeout()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._end_if_unread(None)
+
+    def resume_writing(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+        super().resume_writing()
+
+    def _end_if_unread(self, before: int | None) -> None:
+        """Close the connection of a client that does not take its answer, which stays in memory until then."""
+        left = self.transport.get_write_buffer_size()
+        if before is not None and left > before - WRITE_SECONDS * MIN_BYTES_PER_SECOND:
+            self.transport.abort()
+        else:
+            self._unread = self.loop.call_later(WRITE_SECONDS, self._end_if_unread, left)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timeout()
+        if self._unread is not None:
+            self._unread.cancel()
         if self.cycle is not None:
             self.cycle.scope["client_left"] = True  # type: ignore[typeddict-unknown-key]
         super().connection_lost(exc)
