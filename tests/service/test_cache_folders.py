@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -70,7 +71,10 @@ def test_a_disk_that_cannot_be_written_to_ends_keeping_for_a_while(
 def test_old_uploads_go_first(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uploads, "MAX_SAVED", 3)
     queries = saved_queries()
-    names = [keep(queries) for _ in range(6)]
+    with monkeypatch.context() as patch:  # and the clock is set back later
+        patch.setattr(uploads.time, "time", lambda now=time.time() + 1e6: now)
+        names = [keep(queries) for _ in range(3)]
+    names += [keep(queries) for _ in range(3)]
     assert stored() == 3 and queries.get(names[3]).hash == "hash" and queries.image(names[-1]).startswith(JPEG)
     with pytest.raises(Problem, match="up to 7 days and has been deleted") as gone:
         queries.get(names[2])

@@ -318,7 +318,7 @@ class SavedQueries:
         write_uploads("INSERT INTO upload VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
         write_uploads(
             "DELETE FROM upload WHERE place = :place AND (time < :oldest OR id NOT IN "
-            "(SELECT id FROM upload WHERE place = :place ORDER BY time DESC, rowid DESC LIMIT :most))",
+            "(SELECT id FROM upload WHERE place = :place ORDER BY rowid DESC LIMIT :most))",
             [{"place": self.place, "oldest": self._oldest, "most": MAX_SAVED}],
         )
 
