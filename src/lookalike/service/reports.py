@@ -103,15 +103,8 @@ class RunCurves:
             config, log, result = run.config, run.read_log(), run.result
         except LookalikeError as error:
             empty = ("created", "step", "steps", "metric", "best", "best_step", "last", "first", "frozen", "resume")
-            damaged = {
-                "method": "",
-                "state": "damaged",
-                "verdict": without_folders(str(error)),
-                "curve": [],
-                "measured": [],
-                "side": "",
-            }
-            return row | dict.fromkeys(empty) | damaged
+            damaged = {"state": "damaged", "verdict": without_folders(str(error)), "curve": [], "measured": []}
+            return row | dict.fromkeys(empty) | dict.fromkeys(("method", "side"), "") | damaged
         metric = str(config.get("metric") or "recall@1")
         points = _series(log, PREFIX + metric)
         state = "finished" if result.get("finished") else "running" if self._locked() else "stopped"

@@ -21,7 +21,7 @@ from lookalike.core.database import user_rows
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, printable
 from lookalike.searching.removal import write_uploads
-from lookalike.service.decode_child import BUDGET_PIXELS, decode_in_child, needs_child
+from lookalike.service.decode_child import BUDGET_PIXELS, cut, decode_in_child, needs_child
 from lookalike.service.http_errors import Problem, error_response
 from lookalike.service.limits import PIXEL_BUDGET
 
@@ -165,10 +165,9 @@ def decode_part(
         return pixels, pixels
     x1, y1, x2, y2 = region
     pixels = decode(data, box=within, min_side=max(side, smallest) / min(x2 - x1, y2 - y1))
-    height, width = pixels.shape[:2]
-    left, top, right, bottom = round(x1 * width), round(y1 * height), round(x2 * width), round(y2 * height)
-    _check_part(right - left, bottom - top, min(smallest, width, height))
-    return pixels, pixels[top:bottom, left:right]
+    part = cut(pixels, region)
+    _check_part(part.shape[1], part.shape[0], min(smallest, *pixels.shape[:2]))
+    return pixels, part
 
 
 def _check_part(width: float, height: float, smallest: int) -> None:
