@@ -127,7 +127,8 @@ class RequestGuard:
                 return
         # A client that is refused while still sending may see a broken connection instead of the message: small
         # bodies are read before they are refused, and the connection stays open.
-        await body.drain(self.service.limits.document)
+        if "connection" not in refusal.headers:
+            await body.drain(self.service.limits.document)
         await refusal(scope, receive, add_headers)
 
     def _choose_index(self, scope: Scope) -> None:
