@@ -86,6 +86,17 @@ def test_images_of_the_index_take_what_they_have(
     assert [pixels for pixels in budget.taken if pixels] == [AREA] * 6 and budget.available == budget.total
 
 
+def test_a_part_of_an_indexed_image_is_decoded_where_uploads_are(
+    client: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[Any] = []
+    monkeypatch.setattr(uploads, "needs_child", lambda data, pixels: True)
+    monkeypatch.setattr(
+        uploads, "decode_in_child", lambda *args: (children.append(args), uploads.decode_part(*args[:3]))[1]
+    )
+    assert client.get(addresses(client, 1)["crops"][0]).status_code == 200 and len(children) == 1
+
+
 def test_a_long_file_is_not_read_beside_others(
     client: Any, service: Any, home: Path, budget: RecordingBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
