@@ -20,7 +20,7 @@ from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import atomic_folder, check_format, read_json, stamp, write_json
+from lookalike.core.files import atomic_folder, check_format, read_json, stamp, to_plain, write_json
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.data.scan import changed_ns
@@ -53,8 +53,10 @@ class Versions:
             self.current: int = document["current"]
             self.rows: list[dict[str, Any]] = document["versions"]
             self.denied: list[str] = document["denied"]
-            numbers = {row["number"]: row["status"] for row in self.rows}
-            whole = {*map(type, (self.current, *numbers))} == {int} and self.current in numbers
+            before = {row["number"]: 0 if row["status"] == "base" else row["before"] for row in self.rows}
+            whole = {*map(type, (self.current, *before, *before.values()))} == {int} and self.current in before
+            whole = whole and all(n in before and n < number for number, n in before.items() if number) and 0 in before
+            whole = whole and all((row["number"] == 0) == (row["status"] == "base") for row in self.rows)
         except (KeyError, TypeError):
             whole = False
         if not whole:
@@ -221,11 +223,19 @@ class Pending:
         self.file, self.table = run.path / "pending.json", run.path / "pending.parquet"
 
     def begin(self, request: AdaptRequest, target: Table, version: int, pool_ids: list[str] | None = None) -> None:
-        """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet."""
-        self.end()
+        """Record what is needed to repeat the adaptation and drop an earlier checkpoint; None: pool not known yet.
+
+        A record of the same adaptation is replaced: a kill in between leaves one of the two.
+        """
+        document = to_plain({"request": request.to_json(), "version": version, "pool": pool_ids})
+        before = read_json(self.file, "unfinished adaptation") if self.file.is_file() else {}
+        if {**before, "pool": pool_ids} == document:
+            self._drop_checkpoints()
+        else:
+            self.end()
         (self.run.path / "log.jsonl").unlink(missing_ok=True)
         target.save(self.table)
-        write_json(self.file, {"request": request.to_json(), "pool": pool_ids, "version": version})
+        write_json(self.file, document)
 
     def read(self) -> tuple[AdaptRequest, Table, set[str] | None]:
         """The request, the target and the ids of the pool.
@@ -267,9 +277,13 @@ class Pending:
 
     def end(self) -> None:
         """Remove what is left of it, its log excepted."""
-        checkpoints = [self.run.checkpoints / name for name in (checkpoint.LAST, checkpoint.BEST)]
-        for path in (self.file, self.table, *checkpoints):
+        self._drop_checkpoints()
+        for path in (self.file, self.table):
             path.unlink(missing_ok=True)
+
+    def _drop_checkpoints(self) -> None:
+        for name in (checkpoint.LAST, checkpoint.BEST):
+            (self.run.checkpoints / name).unlink(missing_ok=True)
 
 
 def _unchanged(table: Table, row: int, file: Path) -> bool:

@@ -91,9 +91,10 @@ def find(name_or_path: str | Path) -> Path | None:
         name_or_path = plain
     for path in (Path(name_or_path), folders.runs() / name_or_path):
         if Run.is_run(path):
-            if not (path / "model").is_dir():
-                raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or resume it with --resume.")
-            return path / "model"
+            for model in (path / "model", path / ".model.old"):  # while, or where a kill ended that, it is replaced
+                if model.is_dir():
+                    return model
+            raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or resume it with --resume.")
         if not path.exists():
             recover_folder(path)
         if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):

@@ -408,7 +408,8 @@ def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
 
 def leftovers(path: Path) -> list[Path]:
     """Return the folders that killed restores to a path left behind."""
-    return [part for part in leftover_parts(path) if (part / "generations").is_dir()]
+    known = {FILE, f"{FILE}-wal", f"{FILE}-shm", MARK, "generations"}
+    return [part for part in leftover_parts(path) if not {inside.name for inside in part.iterdir()} - known]
 
 
 def clear_leftovers(path: Path) -> None:

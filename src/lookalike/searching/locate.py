@@ -80,7 +80,7 @@ def indexes() -> list[Path]:
         >>> la.searching.indexes()  # doctest: +SKIP
         [PosixPath('/home/ada/.local/share/lookalike/indexes/photos-1f0c2a')]
     """
-    paths = [path for path in folders.indexes().iterdir() if is_index(path)]
+    paths = [path for path in folders.indexes().iterdir() if path.name[0] != "." and is_index(path)]
     return sorted(paths, key=_updated, reverse=True)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -230,7 +229,9 @@ class ShiftCurve:
         document = check_format("curve", read_json(folder / CURVE, "model's curve"), folder)
         try:
             with np.load(folder / ARRAYS, allow_pickle=False) as arrays:
-                if document["features"] != list(FEATURES):
+                if document["features"] != list(FEATURES) or any(
+                    np.asarray(arrays[name]).dtype.kind not in "biuf" for name in arrays
+                ):
                     raise ValueError("features of another version")
                 style = document["style"]
                 return cls(
@@ -244,5 +245,5 @@ class ShiftCurve:
                     None if style is None else StyleScore(arrays["style"], *style),
                     document["about"],
                 )
-        except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        except Exception as error:  # NumPy raises almost anything at damaged bytes
             raise LookalikeError(f"The curve `{folder}` is damaged; delete it, and it is learned again.") from error

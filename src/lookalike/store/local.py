@@ -174,10 +174,10 @@ class LocalStore(Queries):
             return state
 
     @contextlib.contextmanager
-    def _read(self) -> Iterator[tuple[sqlite3.Connection, State]]:
-        """One transaction, and what it sees."""
+    def _read(self, *, long: bool = False) -> Iterator[tuple[sqlite3.Connection, State]]:
+        """One transaction, and what it sees; a `long` one has a connection of its own."""
         for attempt in range(5):
-            with self.database.transaction(write=False) as connection:
+            with self.database.snapshot() if long else self.database.transaction(write=False) as connection:
                 try:
                     state = self._snapshot(connection)
                 except FileNotFoundError:  # compacted between the two; the next transaction sees the new file
@@ -439,8 +439,7 @@ class LocalStore(Queries):
         return merge_neighbors([found, (later + covered, scores)], k)
 
     def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
-        with self.database.snapshot() as connection:
-            state = self._snapshot(connection)
+        with self._read(long=True) as (connection, state):
             selection = self._select(connection, state, where) if where else None
             few = selection is not None and 3 * len(selection.rows) < state.count
             records: list[Record] = []

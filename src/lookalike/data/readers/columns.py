@@ -158,12 +158,13 @@ def require(column: str, names: Iterable[str], where: str) -> str:
     near = difflib.get_close_matches(column, there, 1, 0.5)
     if column not in (*there, "path", "content_id"):
         mean = f"; did you mean `{near[0]}`?" if near else "."
-        raise LookalikeError(f"`{where}` has no column `{column}`: it has {_listed(there)}{mean}")
+        raise LookalikeError(f"`{where}` has no column `{column}`: it has {listed(there)}{mean}")
     return column
 
 
-def _listed(names: Iterable[str]) -> str:
-    shown = list(names)
+def listed(names: Iterable[str]) -> str:
+    """Return names of columns as text of a bounded length."""
+    shown = [name if len(name) <= 60 else f"{name[:60]}…" for name in names]
     return ", ".join(shown[:20]) + (", …" if len(shown) > 20 else "") if shown else "no columns"
 
 
@@ -201,7 +202,7 @@ def hint(table: Any, what: str) -> str:
     names = [name for name in table.names if name not in INTERNAL]
     likely = guess(table.arrow.select(names)).get(what)
     seems = f"; `{likely}` looks like {what}s: --{what}-column {likely}" if likely else ""
-    return f" Its columns are {_listed(names)}{seems}." if names else ""
+    return f" Its columns are {listed(names)}{seems}." if names else ""
 
 
 def unused_split(table: Any) -> str:

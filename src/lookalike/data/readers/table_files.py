@@ -29,6 +29,7 @@ from lookalike.data.readers.columns import (
     guess,
     holds_bytes,
     image_column,
+    listed,
     named,
     require,
 )
@@ -193,7 +194,7 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
     if "path" not in out:
         likely = guess(arrow).get("image")
         seems = f"; `{likely}` looks like images: --image-column {likely}" if likely else ""
-        raise LookalikeError(f"`{where}` has no column of images; its columns are {', '.join(out)}{seems}.")
+        raise LookalikeError(f"`{where}` has no column of images; its columns are {listed(out)}{seems}.")
     if not arrow.num_rows:
         raise LookalikeError(f"`{where}` is a table without rows.")
     if not located:
@@ -246,9 +247,13 @@ def _head(path: Path) -> tuple[str, str]:
 def _read_jsonl(path: Path) -> pa.Table:
     try:
         with path.open("rb") as file:
-            return arrow_json.read_json(file)
+            table = arrow_json.read_json(file)
+        table.validate(full=True), table.column_names
+        return table
     except (pa.ArrowException, UnicodeError) as error:
-        raise LookalikeError(f"`{path}` does not hold JSON lines: {str(error).splitlines()[0].rstrip('.')}.") from None
+        raise LookalikeError(
+            f"`{path}` does not hold JSON lines: {str(error).splitlines()[0][:300].rstrip('.')}."
+        ) from None
 
 
 def _read_csv(path: Path, columns: ColumnMap) -> pa.Table:
@@ -265,7 +270,7 @@ def _read_csv(path: Path, columns: ColumnMap) -> pa.Table:
             parse = arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
             return arrow_csv.read_csv(file, parse_options=parse, convert_options=options)
     except (pa.ArrowInvalid, UnicodeDecodeError) as error:
-        raise LookalikeError(f"`{path}` is not a table: {str(error).splitlines()[0].rstrip('.')}.") from None
+        raise LookalikeError(f"`{path}` is not a table: {str(error).splitlines()[0][:300].rstrip('.')}.") from None
 
 
 def _whole(values: Any, name: str, path: str) -> Any:
