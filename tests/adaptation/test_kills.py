@@ -15,8 +15,10 @@ from tests.adaptation.test_adapt_command import QUICK, always, receipts
 
 import lookalike as la
 from lookalike.adaptation import adapt_command
-from lookalike.adaptation.versions import Versions
+from lookalike.adaptation.settings import AdaptRequest
+from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core.errors import LookalikeError
+from lookalike.data import Table
 
 STRIDE = 3
 """Every third change is struck, beginning elsewhere in each test."""
@@ -53,6 +55,18 @@ def in_order(run: Path) -> Versions:
         assert versions.run.result["in_use"] == versions.current
         assert versions.row(versions.current)["status"] in ("base", "promoted")
     return versions
+
+
+def test_an_adaptation_that_is_recorded_again_is_always_pending(adapted: Path, tmp_path: Path) -> None:
+    run = la.Run(shutil.copytree(adapted, tmp_path / "run"))
+    folder, row = Versions(run).folder(1), Versions(run).row(1)
+    table, request = Table.load(folder / "target.parquet"), AdaptRequest.from_json(row["request"])
+    pending, strike = Pending(run), 1
+    pending.begin(request, table, 2)
+    while kills.killed(strike, lambda: pending.begin(request, table, 2, ["x"])):
+        assert pending.read()[0] == request
+        strike += 1
+    assert strike > 3 and pending.read()[2] == {"x"}
 
 
 def test_a_promotion_happens_or_not(adapted: Path) -> None:

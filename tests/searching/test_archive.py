@@ -24,7 +24,7 @@ import pytest
 from PIL import Image
 
 import lookalike
-from lookalike.core import files
+from lookalike.core import database, files, folders
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.locks import Locked
 from lookalike.searching import Index, archive, index
@@ -90,6 +90,15 @@ def test_restoring_after_a_kill_and_purging_what_it_left(
     assert archive.leftovers(place) == [] and not list(tmp_path.rglob(".*.part"))
     with pytest.raises(LookalikeError, match="There is no index"):
         lookalike.purge(index="by name")
+
+
+def test_a_restore_killed_before_its_first_generation_is_purged_and_no_index(home: Path) -> None:
+    part = folders.indexes() / ".copy.abcdefgh.part"
+    part.mkdir()
+    database.write_document(part, manifests.NAME, {"name": "copy"})
+    assert lookalike.searching.indexes() == []
+    lookalike.purge(index="copy")
+    assert not part.exists()
 
 
 def test_a_restore_that_is_still_at_work_is_not_swept(

@@ -408,8 +408,9 @@ def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
 
 def leftovers(path: Path) -> list[Path]:
     """Return the folders that killed restores to a path left behind."""
-    known = {FILE, f"{FILE}-wal", f"{FILE}-shm", MARK, "generations"}
-    return [part for part in leftover_parts(path) if not {inside.name for inside in part.iterdir()} - known]
+    first = {FILE, f"{FILE}-wal", f"{FILE}-shm", MARK}  # what is there before the first generation
+    parts = leftover_parts(path)
+    return [part for part in parts if (part / "generations").is_dir() or not {p.name for p in part.iterdir()} - first]
 
 
 def clear_leftovers(path: Path) -> None:
