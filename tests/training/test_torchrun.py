@@ -148,7 +148,9 @@ def test_fabric_run_trains_the_bits_of_two_processes(folder, tiny, tmp_path):
 def fabric(*words: str) -> int:
     """`fabric run` with two processes on this machine."""
     milvus_server.alone()
-    command = [Path(sys.executable).parent / "fabric", "run", "--accelerator=cpu", "--devices=2"]
+    code = "import sys; from lookalike.core.imports import prepare_torchvision; prepare_torchvision(); "
+    code += "from lightning_fabric.cli import _main; sys.exit(_main())"  # it imports torchvision
+    command = [sys.executable, "-c", code, "run", "--accelerator=cpu", "--devices=2"]
     return subprocess.run([*command, Path(sys.executable).parent / "lookalike", *words]).returncode
 
 
