@@ -22,7 +22,7 @@ from lookalike.core import folders
 from lookalike.core.device import cpu_name, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, read_json, write_json
-from lookalike.core.progress import say
+from lookalike.core.progress import plural, say
 
 GROWTH = "growth.json"  # among the package's settings: curves and constants of the machine that measured them
 MEASURED = "machine.json"  # in the user's folder: constants of this machine
@@ -364,7 +364,7 @@ def estimate(
     largest = grown["graph_seconds"].largest
     notes = [
         f"Constants: {'this machine' if own else 'the reference machine'}, {constants['cpu']}, "
-        f"{constants['threads']} threads" + ("." if own else "; measure yours with: lookalike plan --measure"),
+        f"{plural(constants['threads'], 'thread')}{'.' if own else '; measure yours with: lookalike plan --measure'}",
         f"Each curve predicts its largest measured size from the smaller ones within {abs(error):.0%} ({worst}).",
     ]
     if rows > largest:
