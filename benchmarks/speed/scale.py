@@ -28,7 +28,8 @@ SHARDS = 1_000
 
 
 def run(context: BenchContext) -> tuple[dict[str, Any], list[Bar]]:
-    files = sorted(context.folder("tinyimagenet100").rglob("*.JPEG"))
+    found = context.folder("tinyimagenet100").rglob("*")
+    files = sorted(file for file in found if file.suffix.lower() in (".jpg", ".jpeg"))
     files = [files[i] for i in np.linspace(0, len(files) - 1, IMAGES).astype(int)]
     figures: dict[str, Any] = {"model": MODEL, "size": SIZE, "images": IMAGES, "images of a shard": BLOCK}
     with tempfile.TemporaryDirectory(prefix="lookalike-scale-") as name:

@@ -23,8 +23,19 @@ def rows(where: Path) -> dict[str, tuple[dict[str, Any], np.ndarray]]:
 
 
 def test_an_index_from_vectors_equals_that_of_the_images(
+    folder: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_equal(folder, model, tmp_path, "local", monkeypatch)
+
+
+@pytest.mark.slow
+def test_it_does_in_every_store(
     folder: Path, model: Path, tmp_path: Path, any_store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_equal(folder, model, tmp_path, any_store, monkeypatch)
+
+
+def check_equal(folder: Path, model: Path, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "class-01" / "2.jpg").write_bytes(b"broken")
     own = index(folder=folder, model=model, index=tmp_path / "own", store="local", progress=False)
     embed(source=folder, out=tmp_path / "v", model=model, block=7, progress=False)
@@ -34,7 +45,7 @@ def test_an_index_from_vectors_equals_that_of_the_images(
 
     with monkeypatch.context() as patch:
         patch.setattr(Table, "open_bytes", read)
-        done = index(vectors=tmp_path / "v", index=tmp_path / "index", store=any_store, calibrate=False, progress=False)
+        done = index(vectors=tmp_path / "v", index=tmp_path / "index", store=store, calibrate=False, progress=False)
         again = index(vectors=tmp_path / "v", index=tmp_path / "index", calibrate=False, progress=False)
     assert (done.new, done.images) == (own.new, own.images) == (23, 23)
     assert [path for path, _ in done.unreadable] == ["class-01/2.jpg"]
