@@ -196,7 +196,7 @@ def test_checking_the_weights_costs_little(tmp_path: Path, home: Path) -> None:
     model = Embedder.from_pretrained("efficientnet_lite0")
     model.save_pretrained(tmp_path / "model")
     loading = seconds(lambda: Embedder.from_pretrained(tmp_path / "model"))
-    assert seconds(lambda: checksum(tmp_path / "model" / "model.safetensors")) < 0.08 * loading
+    assert seconds(lambda: checksum(tmp_path / "model" / "model.safetensors")) < 0.05 * loading
 
     def compile_model() -> None:
         openvino_compiled.compiled_models.clear()

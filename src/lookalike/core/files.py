@@ -14,7 +14,6 @@ import shutil
 import stat
 import tempfile
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO
@@ -38,6 +37,7 @@ FORMAT_VERSIONS: dict[str, int] = {
     "vectors": 1,
 }
 MAX_BYTES = 1_000_000_000  # of an image file
+_COLUMNS = 509  # words in a row of a checksum
 MAX_SPARSE = 50_000_000  # bytes of a file with holes, which takes little of a disk and much memory
 MAX_TAR_READ = 16_000_000  # bytes that are read of a tar archive at once
 MAX_JSON = 200_000_000  # bytes of a JSON document
@@ -476,13 +476,29 @@ def hash_file(path: str | Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def checksum(path: str | Path) -> str:
-    """Return size and CRC-32 of a file: they show every accidental change at several gigabytes a second."""
-    value = count = 0
+def checksum(path: str | Path, size: int | None = None) -> str:
+    """Return the size of a file and a hash that shows every accidental change, at the speed of the memory.
+
+    It is the hash of the column sums of the file's 64-bit words, in rows of a prime number of words: it sees every
+    flipped bit and every misplaced page. Blocks are summed while the processor's cache still holds them: that costs a
+    fifth of a CRC, and no page of the file is mapped for it.
+
+    Args:
+        path: The file.
+        size: Use only so many bytes from its start.
+    """
+    import numpy as np
+
+    block = np.empty((128, _COLUMNS), np.uint64)
+    sums = np.zeros(_COLUMNS, np.uint64)
     with Path(path).open("rb", buffering=0) as file:
-        while block := file.read(1 << 18):  # the processor's cache holds it
-            value, count = zlib.crc32(block, value), count + len(block)
-    return f"{count}-{value:08x}"
+        size = left = os.fstat(file.fileno()).st_size if size is None else size
+        while left >= block.nbytes and file.readinto(block.data.cast("B")) == block.nbytes:
+            sums, left = sums + block.sum(0), left - block.nbytes
+        rest = file.read(left)
+    whole = len(rest) // (8 * _COLUMNS) * _COLUMNS
+    sums += np.frombuffer(rest[: 8 * whole], np.uint64).reshape(-1, _COLUMNS).sum(0)
+    return f"{size}-{hash_bytes(sums.tobytes(), rest[8 * whole :])}"
 
 
 def free_bytes(path: str | Path) -> int:
