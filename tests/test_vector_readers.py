@@ -14,6 +14,7 @@ from tests.helpers import ROOT, make_images
 PAGE = (ROOT / "docs" / "how-to" / "vectors.md").read_text(encoding="utf-8")
 EXAMPLES = dict(re.findall(r"^## (\S+)\n+```python\n(.*?)^```", PAGE, re.M | re.S))
 NEEDS = {"Qdrant": "qdrant_client", "Milvus": "milvus", "pgvector": "postgres"}
+SLOW = {"LanceDB": [pytest.mark.slow]}  # 400 MB, which the development environment does without
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,11 @@ def test_all_seven_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.needs(NEEDS.get(name, name.lower()))) for name in EXAMPLES]
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.needs(NEEDS.get(name, name.lower())), *SLOW.get(name, ())])
+        for name in EXAMPLES
+    ],
 )
 def test_reader_finds_the_nearest(
     name: str, vectors: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -131,11 +131,11 @@ def test_two_that_embed_at_once_keep_each_others_rows(pool: Path, monkeypatch: p
     table, usual = read.table(np.arange(len(read))), pool_vectors.embedded_anew
     counts: list[int] = []
 
-    def anew(expert: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
+    def anew(retriever: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
         counts.append(len(images))
         if len(counts) == 1:  # another process comes and goes meanwhile
-            pool_vectors.embedded(expert, read.ids[3:8], table.take(np.arange(3, 8)))
-        return usual(expert, images, *rest, **more)
+            pool_vectors.embedded(retriever, read.ids[3:8], table.take(np.arange(3, 8)))
+        return usual(retriever, images, *rest, **more)
 
     monkeypatch.setattr(pool_vectors, "embedded_anew", anew)
     pool_vectors.embedded(model, read.ids[:5], table.take(np.arange(5)))
@@ -148,11 +148,11 @@ def test_what_was_embedded_before_a_kill_is_not_embedded_again(pool: Path, monke
     table, usual = read.table(np.arange(len(read))), pool_vectors.embedded_anew
     counts: list[int] = []
 
-    def anew(expert: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
+    def anew(retriever: Any, images: Any, *rest: Any, **more: Any) -> np.ndarray:
         counts.append(len(images))
         if len(counts) == 2:
             raise KeyboardInterrupt
-        return usual(expert, images, *rest, **more)
+        return usual(retriever, images, *rest, **more)
 
     monkeypatch.setattr(pool_vectors, "BLOCK", 8)
     monkeypatch.setattr(pool_vectors, "embedded_anew", anew)

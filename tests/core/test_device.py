@@ -122,8 +122,8 @@ def test_waiting_threads_spin_little_unless_the_user_says_so_also_in_subprocesse
 
 
 def test_no_package_but_core_names_a_device() -> None:
-    # Not in docstrings (``"cpu"``), nor the name of a check of the doctor.
-    literal = re.compile(r"""(?<!\[)(?<!`)(?<!Check\()["'](cpu|cuda|mps|xpu)(:\d+)?["']|\.cuda\(\)""")
+    # Not in docstrings (``"cpu"``), nor the name of a check of the doctor or of a field with the name of the processor.
+    literal = re.compile(r"""(?<!\[)(?<!`)(?<!Check\()["'](cpu|cuda|mps|xpu)(:\d+)?["'](?!: cpu_name)|\.cuda\(\)""")
     literals = [
         f"{path.relative_to(ROOT)}: {line.strip()}"
         for path in sorted((ROOT / "src" / "lookalike").rglob("*.py"))

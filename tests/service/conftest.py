@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -38,8 +37,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, verdict in (("first", "Training did not help."), ("second", "Training raised recall@1.")):
         run = Run.create("supcon", {}, path=folder / name)
         (run.path / "report.html").write_text(f"<!doctype html><title>{name}</title><p>{verdict}</p>")
-        if name == "first":  # the older one, however coarse the clock of the file system is
-            os.utime(run.path / "report.html", (1_700_000_000, 1_700_000_000))
         run.write_section(
             "verdict", {"title": "Verdict", "order": 10, "blocks": [{"kind": "verdict", "message": verdict}]}
         )

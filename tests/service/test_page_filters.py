@@ -152,6 +152,6 @@ def test_filters_that_leave_nothing(screen: Any) -> None:  # noqa: F811
     screen.locator("a.shot").first.click()
     screen.locator(".results .cell").first.wait_for()
     screen.goto(f"{screen.url}&f=label:nobody")
-    screen.get_by_text("No image has label: nobody.").wait_for()
+    screen.locator("#main").get_by_text("No image has label: nobody.").wait_for()
     screen.get_by_role("button", name="Search without filters").click()
     screen.locator(".results .cell").first.wait_for()

@@ -159,6 +159,8 @@ class Database:
         """Turn known errors of SQLite into one-line errors."""
         try:
             yield
+        except UnicodeDecodeError as error:  # in the message of an error about a damaged schema
+            raise self._damaged("text that is not UTF-8") from error
         except sqlite3.Error as error:
             text = str(error)
             if "locked" in text:
@@ -174,10 +176,11 @@ class Database:
             if "readonly" in text or "unable to open" in text:
                 raise DiskError(f"`{self.path}` cannot be written to ({text}).") from error
             if isinstance(error, sqlite3.DatabaseError) and any(words in text for words in _DAMAGES):
-                raise LookalikeError(
-                    f"`{self.path}` is damaged ({text}): restore a backup, or make it again."
-                ) from error
+                raise self._damaged(text) from error
             raise
+
+    def _damaged(self, text: str) -> LookalikeError:
+        return LookalikeError(f"`{self.path}` is damaged ({text}): restore a backup, or make it again.")
 
     def close(self) -> None:
         """Close all connections."""

@@ -184,8 +184,8 @@ def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
 
 def started_size() -> int:
     """Return how many processes torchrun (or `fabric run`) started for this job; 1 without it."""
-    given = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-    return int(os.environ["WORLD_SIZE"]) if given else 1
+    is_set = {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
+    return int(os.environ["WORLD_SIZE"]) if is_set else 1
 
 
 def follows() -> bool:

@@ -194,8 +194,8 @@ class RemotePath:
         from pyarrow import fs
 
         with _errors(str(self)):
-            found = self._fs.get_file_info(fs.FileSelector(str(self.pure), recursive=True, allow_not_found=True))
-        files = (one for one in found if one.type == fs.FileType.File)
+            entries = self._fs.get_file_info(fs.FileSelector(str(self.pure), recursive=True, allow_not_found=True))
+        files = (one for one in entries if one.type == fs.FileType.File)
         tree = Tree({f"{self.scheme}://{one.path}": (one.size, one.mtime_ns or 0) for one in files})
         return RemotePath(str(self), tree)
 
@@ -333,8 +333,8 @@ def list_names(folder: Path) -> dict[str, int]:
         from pyarrow import fs
 
         with _errors(str(folder)):
-            found = folder._fs.get_file_info(fs.FileSelector(str(folder.pure), allow_not_found=True))
-        return {one.base_name: one.size for one in found if one.type == fs.FileType.File}
+            infos = folder._fs.get_file_info(fs.FileSelector(str(folder.pure), allow_not_found=True))
+        return {one.base_name: one.size for one in infos if one.type == fs.FileType.File}
     try:
         with os.scandir(folder) as entries:
             return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
@@ -415,8 +415,8 @@ class Mirror:
             self.send()
 
     def _files(self) -> list[Path]:
-        found = (path for path in self.folder.rglob("*") if path.is_file())
-        return sorted(path for path in found if not path.name.startswith("."))
+        files = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(path for path in files if not path.name.startswith("."))
 
     def _write_state(self) -> None:
         part = self.state.with_suffix(".part")

@@ -29,6 +29,7 @@ B = TypeVar("B", bound=Sequence)
 Preprocess = Callable[[np.ndarray], np.ndarray]
 
 PREFETCH = 3
+REMOTE_READERS = 16  # threads that wait for a bucket
 _BATCH = 32  # items that `read_images` hands over together
 _CHUNK = 8  # items per task: enough to make handing over cheap, few enough to keep all threads busy
 

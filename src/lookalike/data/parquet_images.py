@@ -110,13 +110,13 @@ def _chunk(data: mmap.mmap, chunk: Any, rows: int, max_level: int) -> tuple[np.n
         start += level_bytes
         known = int(present.sum())
         if encoding == _PLAIN:
-            found = _plain(data, start, position, known)
+            positions = _plain(data, start, position, known)
         elif encoding in _DICTIONARY and dictionary is not None:
             codes = _hybrid(data[start + 1 : position], data[start], known)
-            found = dictionary[0][codes], dictionary[1][codes]
+            positions = dictionary[0][codes], dictionary[1][codes]
         else:  # another encoding: by row group
-            found = np.full(known, -1), np.zeros(known, np.int64)
-        where[row : row + count][present], size[row : row + count][present] = found
+            positions = np.full(known, -1), np.zeros(known, np.int64)
+        where[row : row + count][present], size[row : row + count][present] = positions
         row += count
     return where, size
 

@@ -64,9 +64,9 @@ def cached(repository: str, revision: str = "") -> Path | None:
     from huggingface_hub import try_to_load_from_cache
 
     for file in ("config.json", "modules.json", "open_clip_config.json"):
-        found = try_to_load_from_cache(repository, file, revision=revision or None)
-        if isinstance(found, str):
-            return Path(found).parent
+        cached = try_to_load_from_cache(repository, file, revision=revision or None)
+        if isinstance(cached, str):
+            return Path(cached).parent
     return None
 
 

@@ -50,10 +50,10 @@ def kind(folder: Path, *, prefer_open_clip: bool = False) -> str | None:
 
 def is_whole(folder: Path) -> bool:
     """Whether configuration and weights are in a folder."""
-    found = kind(folder)
-    if found == "sentence_transformers":
+    family = kind(folder)
+    if family == "sentence_transformers":
         return True
-    names = WEIGHTS["timm" if found == "lookalike" else found] if found else ()
+    names = WEIGHTS["timm" if family == "lookalike" else family] if family else ()
     return any((folder / name).is_file() for name in names)
 
 
@@ -70,24 +70,24 @@ def load(folder: Path, name: str, *, size: int | None = None, prefer_open_clip: 
         LookalikeError: If it is no model, of an unknown family, or its files do not fit together.
     """
     pooling, part = "own", folder
-    found = kind(folder, prefer_open_clip=prefer_open_clip)
-    if found == "sentence_transformers" or (found == "transformers" and (folder / "modules.json").is_file()):
+    family = kind(folder, prefer_open_clip=prefer_open_clip)
+    if family == "sentence_transformers" or (family == "transformers" and (folder / "modules.json").is_file()):
         part, pooling = _sentence_transformers(folder)
-        found = kind(part)
-    if found == "timm":
+        family = kind(part)
+    if family == "timm":
         loaded = _timm(part, name, size)
-    elif found == "open_clip":
+    elif family == "open_clip":
         loaded = _open_clip(part, name, size)
-    elif found == "transformers":
+    elif family == "transformers":
         loaded = _transformers(part, size)
     else:
         raise LookalikeError(
             f"`{folder}` is not a model: it holds none of lookalike, timm, open_clip, transformers or "
             "sentence-transformers (config.json and weights)."
         )
-    stated = _license(folder) or (loaded.license if found == "timm" else "")
+    stated = _license(folder) or (loaded.license if family == "timm" else "")
     loaded.license = stated or "The files of this model state no license."
-    loaded.source, loaded.pooling = f"{found} {name}", pooling
+    loaded.source, loaded.pooling = f"{family} {name}", pooling
     return loaded
 
 

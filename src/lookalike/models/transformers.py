@@ -126,10 +126,10 @@ def check_family(config: Mapping[str, Any]) -> None:
 
 def stored_config(config: Mapping[str, Any], backbone: TransformersBackbone) -> dict[str, Any]:
     """What a saved model needs of ``config.json`` to make the network again."""
-    kept = {key: value for key, value in config.items() if key not in {*IRRELEVANT, "text_config"}}
+    relevant = {key: value for key, value in config.items() if key not in {*IRRELEVANT, "text_config"}}
     if type(backbone.network).__name__ in TWO_SIDED.values():  # the configuration alone gives no projection
-        kept["architectures"] = [type(backbone.network).__name__]
-    return {**kept, **({} if backbone.has_pooler else {"has_pooler": False})}
+        relevant["architectures"] = [type(backbone.network).__name__]
+    return {**relevant, **({} if backbone.has_pooler else {"has_pooler": False})}
 
 
 def preprocess(document: Mapping[str, Any], size: int | None = None) -> Preprocess:

@@ -47,7 +47,7 @@ from lookalike.core.progress import Progress, plural, say, warn
 from lookalike.core.storage import Mirror, RemotePath, is_url, list_names, location
 from lookalike.data import Table
 from lookalike.data.decoding import DECODER
-from lookalike.data.image_reader import DecodedImage, ReadFailure, decode_row, read_batches
+from lookalike.data.image_reader import REMOTE_READERS, DecodedImage, ReadFailure, decode_row, read_batches
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import openvino_runtime, runtimes
 from lookalike.models.inference.inputs import ImageStream
@@ -56,7 +56,6 @@ from lookalike.models.inference.runtime_base import RuntimeUnavailable
 PLAN, MANIFEST, MODEL = "plan.parquet", "manifest.json", "model"
 SHARD_ROWS = 1024
 """Images of a shard: seconds of work, a few megabytes."""
-REMOTE_READERS = 16  # threads that wait for a bucket
 ATTEMPTS = 3  # of a shard, where storage does not answer or the like
 GROUP_ROWS = 65_536  # of the plan's row groups: as much of it is in memory at a time
 PART = "_part"  # the plan's column with the name of a row's file
@@ -255,7 +254,7 @@ def _compute(
         load = functools.partial(_load, table, side, model)
         pixels: list[np.ndarray] = []
         workers = REMOTE_READERS if table.root is not None and is_url(table.root) else None
-        for group, results in read_batches(load, groups, workers=workers, adaptive=True):
+        for group, results in read_batches(load, groups, workers=workers, adaptive=workers is None):
             for row, result in zip(group, results, strict=True):
                 if isinstance(result, ReadFailure):
                     names = {"id": table.row(row)["row_id"], "path": table.row(row)["path"]}

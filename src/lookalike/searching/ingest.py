@@ -17,7 +17,7 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import require_space, write_text
 from lookalike.core.progress import Progress, plural, speed
-from lookalike.core.storage import location
+from lookalike.core.storage import is_url, location
 from lookalike.searching.index_folder import TABLE, UNREADABLE
 from lookalike.searching.payload import PROTOTYPE, column_names, to_payload
 from lookalike.searching.tags import Tags
@@ -190,7 +190,7 @@ def read_table_batches(
     table: Table, rows: Sequence[int], min_side: float, preprocess: Preprocess | None = None, *, exif: bool = False
 ) -> Iterator[Batch]:
     """Read rows in batches, in order, one batch ahead of the consumer."""
-    from lookalike.data.image_reader import ReadFailure, decode_row, read_batches
+    from lookalike.data.image_reader import REMOTE_READERS, ReadFailure, decode_row, read_batches
 
     def parts() -> Iterator[Sequence[int]]:
         start, size = 0, min(FIRST_BATCH, BATCH)
@@ -202,7 +202,8 @@ def read_table_batches(
         return decode_row(table, row, min_side, preprocess, exif=exif)
 
     large = table.has("size") and float(np.nanmean(table.column("size"))) > LARGE_FILE
-    for part, results in read_batches(load, parts(), workers=None if large else 1, prefetch=2):
+    workers = REMOTE_READERS if is_url(table.root) else None if large else 1
+    for part, results in read_batches(load, parts(), workers=workers, prefetch=2):
         batch = Batch(part)
         for row, result in zip(part, results, strict=True):
             if isinstance(result, ReadFailure):
@@ -243,9 +244,9 @@ class Parts:
         from lookalike.data.image_reader import DecodedImage
 
         for part in dict.fromkeys(self.names[name] for name in rows):
-            found, about = self.shards.read_part(self.dest, part)
-            chosen = [i for i, name in enumerate(found["id"].to_pylist()) if name in rows]
-            taken = found.take(np.array(chosen, np.int64))
+            packed, about = self.shards.read_part(self.dest, part)
+            chosen = [i for i, name in enumerate(packed["id"].to_pylist()) if name in rows]
+            taken = packed.take(np.array(chosen, np.int64))
             numbers = [rows[name] for name in taken["id"].to_pylist()]
             facts = zip(*(taken[name].to_pylist() for name in self.shards.FACTS), strict=True)
             batch = Batch(numbers, {row: DecodedImage(*fact) for row, fact in zip(numbers, facts, strict=True)})

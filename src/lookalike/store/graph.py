@@ -169,17 +169,17 @@ class Graph:
         chosen = np.take_along_axis(np.where(usable, candidates, -1), first, 1)
         if done.all():
             return _score(queries, chosen, k, vectors)
-        found, scores = np.full((count, k), -1, np.int64), np.full((count, k), -np.inf, np.float32)
-        found[done], scores[done] = _score(queries[done], chosen[done], k, vectors)
+        nearest, scores = np.full((count, k), -1, np.int64), np.full((count, k), -np.inf, np.float32)
+        nearest[done], scores[done] = _score(queries[done], chosen[done], k, vectors)
         others = self._compare(queries[~done], k, vectors, rows)
-        found[~done, : others[0].shape[1]], scores[~done, : others[0].shape[1]] = others
-        return found, scores
+        nearest[~done, : others[0].shape[1]], scores[~done, : others[0].shape[1]] = others
+        return nearest, scores
 
     def candidates(self, queries: Vectors, count: int) -> Rows:
         """Return the positions of about the ``count`` nearest vectors of each query, best first, and then −1."""
         codes = quantize(queries, self.info.scale)
-        found = self._search(codes, count=count, exact=False, threads=1 if len(codes) == 1 else threads())
-        keys, counts = found[0].view(np.int64), found[2]
+        matches = self._search(codes, count=count, exact=False, threads=1 if len(codes) == 1 else threads())
+        keys, counts = matches[0].view(np.int64), matches[2]
         return (
             keys if min(counts.tolist(), default=0) == count else np.where(np.arange(count) < counts[:, None], keys, -1)
         )
@@ -197,9 +197,9 @@ class Graph:
         """Compare queries with all selected rows, whose int8 copies are looked at first if that is faster."""
         selected, count = self.info.rows if rows is None else len(rows), len(queries)
         if k <= selected and count * self._pass_seconds(selected) < self._scan_seconds(count, selected):
-            found = [self.first_pass(query, k, vectors, rows) for query in queries]
-            if all(found):
-                places, scores = (np.stack(lines) for lines in zip(*(pair for pair in found if pair), strict=True))
+            candidates = [self.first_pass(query, k, vectors, rows) for query in queries]
+            if all(candidates):
+                places, scores = (np.stack(lines) for lines in zip(*(pair for pair in candidates if pair), strict=True))
                 return places, scores
         return nearest(queries, vectors[: self.info.rows], k, rows)
 
@@ -228,10 +228,10 @@ class Graph:
         left = np.flatnonzero(products >= threshold - np.float32(2 * bound) * scale**2)
         if len(left) > max(LEFT * len(self._rows), 4 * k):
             return None
-        found = np.sort(self._rows[left].astype(np.int64)) if rows is None else rows[left]
-        scores = vectors[found] @ query
-        order = np.lexsort((found, -scores))[:k]
-        return found[order], np.clip(scores[order], -1, 1)
+        candidates = np.sort(self._rows[left].astype(np.int64)) if rows is None else rows[left]
+        scores = vectors[candidates] @ query
+        order = np.lexsort((candidates, -scores))[:k]
+        return candidates[order], np.clip(scores[order], -1, 1)
 
     def _products(self, code: NDArray[np.int8], slots: NDArray[np.int32] | None) -> Vectors:
         """The products of a query with all copies or those in some slots, on all cores if they are many."""
@@ -361,7 +361,7 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
     if math.isfinite(graph.info.error):
         passes = [_seconds(partial(graph.first_pass, query, K, vectors)) for query in queries[:10]]
         if all(f is None or np.allclose(f[1], s, atol=1e-5) for (_, f), s in zip(passes, best[:, :K], strict=False)):
-            first_pass = float(np.median([seconds + scan * (found is None) for seconds, found in passes]))
+            first_pass = float(np.median([seconds + scan * (first is None) for seconds, first in passes]))
     return replace(
         graph.info,
         width=math.ceil(MARGIN * width),
@@ -403,8 +403,8 @@ def measure_width(store: Store, sample: Vectors) -> tuple[int, float]:
     truth, recall = store.search(queries, K, exact=True).rows, 0.0
     for width in WIDTHS:
         store.width = width  # type: ignore[attr-defined]
-        found = store.search(queries, K).rows
-        recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, found, strict=True)]))
+        hits = store.search(queries, K).rows
+        recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, hits, strict=True)]))
         if recall >= MIN_RECALL:
             break
     return width, recall

@@ -431,12 +431,12 @@ class LocalStore(Queries):
             return nearest(queries, vectors, k, rows)
         covered = graph.info.rows
         inside = covered if rows is None else int(np.searchsorted(rows, covered))
-        found = graph.search(queries, k, vectors, rows[:inside] if rows is not None else None,
+        hits = graph.search(queries, k, vectors, rows[:inside] if rows is not None else None,
                              selection.mask if selection is not None else None, exact=exact)  # fmt: skip
         if len(vectors) == covered:
-            return found
+            return hits
         later, scores = nearest(queries, vectors[covered:], k, None if rows is None else rows[inside:] - covered)
-        return merge_neighbors([found, (later + covered, scores)], k)
+        return merge_neighbors([hits, (later + covered, scores)], k)
 
     def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
         with self._read(long=True) as (connection, state):

@@ -180,8 +180,8 @@ class Shards(Queries):
         out: list[Record | None] = [None] * len(numbers)
         for number in np.unique(numbers // BASE).tolist():
             places = np.flatnonzero(numbers // BASE == number)
-            found = self.shards[number].records(numbers[places] - BASE * number, vectors=vectors)
-            for place, record in zip(places.tolist(), found, strict=True):
+            records = self.shards[number].records(numbers[places] - BASE * number, vectors=vectors)
+            for place, record in zip(places.tolist(), records, strict=True):
                 out[place] = record
         return out
 

@@ -238,14 +238,14 @@ def start(
         from lookalike.training.estimate import plan_run
 
         return plan_run(settings, table, division, report=report, objects=own)
-    given = isinstance(model, Embedder)
+    is_embedder = isinstance(model, Embedder)
     run = Run.create(
         settings.method.name,
         settings.model_dump(mode="json"),
         path=out,
-        fill=lambda run: _save_start(model, run.path / START_MODEL) if given else None,
+        fill=lambda run: _save_start(model, run.path / START_MODEL) if is_embedder else None,
     )
-    if given:
+    if is_embedder:
         settings.model.name = str(run.path / START_MODEL)
         write_yaml(run.path / "config.yaml", settings.model_dump(mode="json"))
     with run.removed_if_failed(), run.locked():

@@ -148,10 +148,10 @@ def read_table(
     layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
     files = _listed_files(source)
     if not files and not isinstance(source, (str, os.PathLike)):
-        root, found, notes, content = read_object(source, columns, labels, progress=progress)
+        root, fields, notes, content = read_object(source, columns, labels, progress=progress)
         where = name or type(source).__name__
         notes = {"layout": "object", **notes}
-        table = unique_rows(Table.from_columns(found, name=where, root=root, notes=notes, content=content))
+        table = unique_rows(Table.from_columns(fields, name=where, root=root, notes=notes, content=content))
         return _finish(table, split, where)
     if labels is not None:
         raise LookalikeError("`labels` go with a list of paths; a folder or table has its own.")
@@ -163,17 +163,17 @@ def read_table(
         table = _mapped(table, columns)
     else:
         if path.is_dir():
-            root, found, notes = _read_folder(path, layout, shown, columns, follow_links, progress)
+            root, fields, notes = _read_folder(path, layout, shown, columns, follow_links, progress)
         elif path.is_file() and not files:
-            root, found, notes = _read_one_file(path, layout, shown, columns, progress)
+            root, fields, notes = _read_one_file(path, layout, shown, columns, progress)
         else:
-            root, found, notes = _read_files(files or expand(path), shown, columns, progress)
-        if "size" not in found:
-            root, found, more_notes = locate(root, found, shown)
+            root, fields, notes = _read_files(files or expand(path), shown, columns, progress)
+        if "size" not in fields:
+            root, fields, more_notes = locate(root, fields, shown)
             notes |= more_notes
         notes = {"source": shown, **notes}
         name = readable_name(name or known_name or _name(path))
-        table = unique_rows(Table.from_columns(found, name=name, root=root.absolute(), notes=notes))
+        table = unique_rows(Table.from_columns(fields, name=name, root=root.absolute(), notes=notes))
         if notes["layout"] == "webdataset":  # the columns of tables were mapped when they were read
             table = _mapped(table, columns)
     return _finish(table, split, shown)
@@ -299,11 +299,11 @@ def _read_folder(
     if layout in ("auto", "table"):
         for name in (*IN_FOLDER, f"{path.resolve().name}.csv"):
             if (path / name).is_file() and has_paths(path / name):
-                root, found, notes = read_file(path / name, columns)
-                return root, found, {"layout": "table", **notes}
+                root, fields, notes = read_file(path / name, columns)
+                return root, fields, {"layout": "table", **notes}
         if files := parquet_files(path):
-            root, found, notes = read_parquet_files(files, path, columns, progress=progress)
-            return root, found, {"layout": "table", **notes}
+            root, fields, notes = read_parquet_files(files, path, columns, progress=progress)
+            return root, fields, {"layout": "table", **notes}
         if parts := split_metadata(path):
             return path, read_split_metadata(path, parts, columns), {"layout": "table"}
     if layout in ("table", "list"):
@@ -317,8 +317,8 @@ def _read_folder(
         return *read_shards(path, progress=progress), {"layout": "webdataset"}
     if columns:
         raise LookalikeError(f"`{shown}` is a folder of images, which has no columns to map.")
-    found, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
-    return path, found, {"layout": "folder" if layout == "auto" else layout, **notes}
+    fields, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
+    return path, fields, {"layout": "folder" if layout == "auto" else layout, **notes}
 
 
 def _read_one_file(
@@ -331,8 +331,8 @@ def _read_one_file(
     if not layout:
         raise LookalikeError(f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards.")
     if layout == "table":
-        root, found, notes = read_file(path, columns)
-        return root, found, {"layout": "table", **notes}
+        root, fields, notes = read_file(path, columns)
+        return root, fields, {"layout": "table", **notes}
     if layout == "webdataset":
         return *read_shards(path, progress=progress), {"layout": "webdataset"}
     if columns:
@@ -356,8 +356,8 @@ def _read_files(
     if kinds == {"webdataset"}:
         return *read_shards(root, files, progress=progress), {"layout": "webdataset"}
     if kinds == {"table"} and {file.suffix.lower() for file in files} <= {".parquet", ".pq"}:
-        root, found, notes = read_parquet_files(files, root, columns, progress=progress)
-        return root, found, {"layout": "table", **notes}
+        root, fields, notes = read_parquet_files(files, root, columns, progress=progress)
+        return root, fields, {"layout": "table", **notes}
     raise LookalikeError(f"The files of `{shown}` are not all tar shards, or all Parquet tables.")
 
 

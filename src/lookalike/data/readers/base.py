@@ -74,8 +74,8 @@ class Layout:
     def columns(self, base: Path) -> Columns:
         """Read the columns; lists that differ from the published ones give a one-line error."""
         try:
-            found = self.read(base)
-            columns = found if isinstance(found, dict) else from_rows(self.names, found)
+            result = self.read(base)
+            columns = result if isinstance(result, dict) else from_rows(self.names, result)
         except FileNotFoundError as error:
             raise LookalikeError(f"`{base}` is laid out as {self.title}, but `{error.filename}` is missing.") from None
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:

@@ -81,16 +81,16 @@ def with_columns(
         'auto?label=species'
     """
     name, _, query = layout.partition("?")
-    given = {"image": image_column, "label": label_column, "split": split_column}
-    mapped = dict(parse_qsl(query)) | {key: value for key, value in given.items() if value is not None}
+    mapping = {"image": image_column, "label": label_column, "split": split_column}
+    mapped = dict(parse_qsl(query)) | {key: value for key, value in mapping.items() if value is not None}
     return f"{name}?{urlencode(mapped, safe=':,=')}" if mapped else name
 
 
 def parse_layout(layout: str) -> tuple[str, ColumnMap]:
     """Return the name of a layout and its mapping of columns."""
     name, _, query = layout.partition("?")
-    given = dict(parse_qsl(query))
-    split, _, rules = (given.pop("split", None) or "").partition(":")
+    options = dict(parse_qsl(query))
+    split, _, rules = (options.pop("split", None) or "").partition(":")
     values: dict[str, str] = {}
     side = ""
     for part in filter(None, rules.split(",")):
@@ -100,9 +100,9 @@ def parse_layout(layout: str) -> tuple[str, ColumnMap]:
         if not side:
             raise LookalikeError(f"`{split}:{rules}` is no mapping of a split: write `{split}:train=A,B,test=C`.")
         values[part.strip()] = side
-    if given.keys() - {"image", "label"}:
+    if options.keys() - {"image", "label"}:
         raise LookalikeError(f"`{layout}` maps what is no column: there are image, label and split.")
-    return name, ColumnMap(given.get("image"), given.get("label"), split or None, values)
+    return name, ColumnMap(options.get("image"), options.get("label"), split or None, values)
 
 
 def class_names(arrow_metadata: dict[bytes, bytes] | None) -> dict[str, list[str]]:

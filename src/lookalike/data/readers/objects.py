@@ -203,8 +203,8 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
     whole = pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(tables[0].schema.metadata)
     if columns.label is None and len(classes) == 1:
         columns = replace(columns, label=classes[0])
-    root, found, notes, images = _read_arrow(whole, columns, "dataset", marks)
-    rows, order = pa.table(found), np.concatenate(orders)
+    root, fields, notes, images = _read_arrow(whole, columns, "dataset", marks)
+    rows, order = pa.table(fields), np.concatenate(orders)
     if images is not None:  # rows without an image were left out
         place = np.full(before, -1)
         place[rows["item"].to_numpy()] = np.arange(len(rows))

@@ -92,25 +92,25 @@ def read_parquet_files(
 
 def parquet_files(root: Path) -> list[Path]:
     """Return the Parquet files of a folder and its subfolders if they hold images, and no images lie beside them."""
-    found = [path for path in files_of_shards(root, ".parquet") if has_paths(path) and not is_saved_table(path)]
-    return found if found and any(holds_bytes(field.type) for field in read_parquet_schema(found[0])) else []
+    files = [path for path in files_of_shards(root, ".parquet") if has_paths(path) and not is_saved_table(path)]
+    return files if files and any(holds_bytes(field.type) for field in read_parquet_schema(files[0])) else []
 
 
 def split_metadata(root: Path) -> list[Path]:
     """Return the files `train/metadata.csv` and the like of a folder whose splits have a table each."""
     folders = [root / name for name in SPLITS if (root / name).is_dir()]
-    found = (next((folder / name for name in IN_FOLDER if (folder / name).is_file()), None) for folder in folders)
-    return [file for file in found if file is not None and has_paths(file)]
+    candidates = (next((folder / name for name in IN_FOLDER if (folder / name).is_file()), None) for folder in folders)
+    return [file for file in candidates if file is not None and has_paths(file)]
 
 
 def read_split_metadata(root: Path, files: Sequence[Path], columns: ColumnMap) -> Columns:
     """Return the columns of tables that lie in the folder of their split each."""
     parts = []
     for file in files:
-        base, found, _ = read_file(file, columns)
-        found["path"] = [(base.relative_to(root) / path).as_posix() for path in found["path"]]
-        found.setdefault("split", [SPLITS[base.name.lower()]] * len(found["path"]))
-        parts.append(pa.table({name: as_array(name, values) for name, values in found.items()}))
+        base, fields, _ = read_file(file, columns)
+        fields["path"] = [(base.relative_to(root) / path).as_posix() for path in fields["path"]]
+        fields.setdefault("split", [SPLITS[base.name.lower()]] * len(fields["path"]))
+        parts.append(pa.table({name: as_array(name, values) for name, values in fields.items()}))
     whole = pa.concat_tables(parts, promote_options="permissive")
     return {**dict(zip(whole.column_names, whole.columns, strict=True)), "path": whole["path"].to_pylist()}
 

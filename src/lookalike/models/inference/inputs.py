@@ -14,6 +14,7 @@ from PIL import Image
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_bytes
+from lookalike.core.storage import is_url
 
 IMAGE_KEYS = ("image", "images", "pixel_values", "img")
 
@@ -60,11 +61,13 @@ class ImageStream:
         items: The images.
         count: Their number; ``None`` for a generator.
         single: Whether the caller passed one image, not a collection.
+        remote: Whether the images lie in a bucket.
     """
 
     items: Iterator[ImageInput]
     count: int | None
     single: bool = False
+    remote: bool = False
 
     def has_at_least(self, count: int) -> bool:
         """Whether at least ``count`` images are left; the stream loses none by looking."""
@@ -113,7 +116,7 @@ def image_stream(images: Any) -> ImageStream:
             raise LookalikeError(f"`{images}` is a folder, not an image: read it with `lookalike.read_table` first.")
         return ImageStream(iter([_image_input(0, images)]), 1, single=True)
     if is_table(images):
-        return ImageStream(_table_rows(images), len(images))
+        return ImageStream(_table_rows(images), len(images), remote=is_url(images.root))
     images = iterable(images)
     if not isinstance(images, Iterable) or isinstance(images, dict):
         raise LookalikeError(f"A {type(images).__name__} is not an image: pass paths, bytes, PIL images or arrays.")

@@ -21,7 +21,7 @@ from lookalike.core import seeds
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
-from lookalike.data.image_reader import ReadFailure, read_batches
+from lookalike.data.image_reader import REMOTE_READERS, ReadFailure, read_batches
 from lookalike.models.inference import inputs, runtimes, torch_runtime
 from lookalike.models.inference.compiled_embedder import central_part
 from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
@@ -70,7 +70,7 @@ def encode(
     else:
         shown = Progress("Embedding", source.count, shown=progress)
     with shown as bar:
-        for rows in engine.run(loader.batches(source.items, batch_size)):
+        for rows in engine.run(loader.batches(source.items, batch_size, REMOTE_READERS if source.remote else None)):
             if source.count is not None and output is None:
                 output = np.empty((source.count, *rows.shape[1:]), rows.dtype)
             if output is None:
@@ -187,7 +187,10 @@ class ImageLoader:
         return load_view(data, self.view, seeds.numpy_rng(self.seed, "view", image.index), image.box)
 
     def batches(self, items: Iterator[ImageInput], batch_size: int, workers: int | None = None) -> Iterator[np.ndarray]:
-        """Yield batches ``(N, size, size, 3)`` in the order of the images, decoded by up to ``workers`` threads."""
+        """Yield batches ``(N, size, size, 3)`` in the order of the images, decoded by ``workers`` threads.
+
+        Without a number, threads are added while the model has to wait for them.
+        """
         side = self.preprocess.size
         buffers: deque[np.ndarray] = deque()
 
@@ -196,7 +199,7 @@ class ImageLoader:
                 buffers.append(np.empty((len(group), side, side, 3), np.uint8))
                 yield list(zip(group, buffers[-1], strict=True))
 
-        for group, results in read_batches(self._load_into, groups(), workers=workers, adaptive=True):
+        for group, results in read_batches(self._load_into, groups(), workers=workers, adaptive=workers is None):
             pixels = buffers.popleft()
             readable = np.array([not isinstance(result, ReadFailure) for result in results])
             if not readable.all():

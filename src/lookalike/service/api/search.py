@@ -241,9 +241,9 @@ async def search_by_upload(request: Request) -> Response:
     """
     # Parsed here: FastAPI inspects every annotation again for each request.
     service = await service_of(request)
-    given = request.query_params
+    parameters = request.query_params
     try:
-        params = UploadQuery.model_validate({**given, **{name: given.getlist(name) for name in _LISTS}})
+        params = UploadQuery.model_validate({**parameters, **{name: parameters.getlist(name) for name in _LISTS}})
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from None
     form = await request.form(max_files=4, max_fields=20)
