@@ -181,13 +181,20 @@ def has(what: str) -> bool:
     if what == "s3":
         return Path(sys.executable).with_name("weed").exists()
     if what == "cluster":  # and a network namespace of its own, since Ray listens on all interfaces
-        allowed = subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode == 0
-        return importlib.util.find_spec("ray") is not None and allowed
+        return importlib.util.find_spec("ray") is not None and has_namespaces()
     if what == "axe":
         return importlib.util.find_spec("axe_playwright_python") is not None
     if what.startswith("program:"):
         return shutil.which(what.removeprefix("program:")) is not None
     return importlib.util.find_spec(what) is not None
+
+
+@functools.cache
+def has_namespaces() -> bool:
+    """Whether this machine lets a test make a network namespace."""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(["unshare", "-rn", "true"], capture_output=True, check=False).returncode == 0
 
 
 @functools.cache
