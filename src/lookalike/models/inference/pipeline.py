@@ -70,7 +70,7 @@ def encode(
     else:
         shown = Progress("Embedding", source.count, shown=progress)
     with shown as bar:
-        for rows in engine.run(loader.batches(source.items, batch_size, REMOTE_READERS if source.remote else None)):
+        for rows in engine.run(loader.batches(source.items, batch_size, remote=source.remote)):
             if source.count is not None and output is None:
                 output = np.empty((source.count, *rows.shape[1:]), rows.dtype)
             if output is None:
@@ -186,10 +186,12 @@ class ImageLoader:
             return load_crop(data, self.preprocess, image.box)
         return load_view(data, self.view, seeds.numpy_rng(self.seed, "view", image.index), image.box)
 
-    def batches(self, items: Iterator[ImageInput], batch_size: int, workers: int | None = None) -> Iterator[np.ndarray]:
-        """Yield batches ``(N, size, size, 3)`` in the order of the images, decoded by ``workers`` threads.
+    def batches(
+        self, items: Iterator[ImageInput], batch_size: int, workers: int | None = None, *, remote: bool = False
+    ) -> Iterator[np.ndarray]:
+        """Yield batches ``(N, size, size, 3)`` in the order of the images, decoded by up to ``workers`` threads.
 
-        Without a number, threads are added while the model has to wait for them.
+        Threads are added while the model has to wait for them; those that wait for a bucket are all there at once.
         """
         side = self.preprocess.size
         buffers: deque[np.ndarray] = deque()
@@ -199,7 +201,8 @@ class ImageLoader:
                 buffers.append(np.empty((len(group), side, side, 3), np.uint8))
                 yield list(zip(group, buffers[-1], strict=True))
 
-        for group, results in read_batches(self._load_into, groups(), workers=workers, adaptive=workers is None):
+        workers = REMOTE_READERS if remote else workers
+        for group, results in read_batches(self._load_into, groups(), workers=workers, adaptive=not remote):
             pixels = buffers.popleft()
             readable = np.array([not isinstance(result, ReadFailure) for result in results])
             if not readable.all():
