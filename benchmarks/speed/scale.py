@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.speed import Bar, BenchContext
 
-MODEL, SIZE, BLOCK, IMAGES, REMOTE = "efficientnet_lite0", 224, 100, 10_000, 1_000
+MODEL, SIZE, BLOCK, IMAGES, REMOTE = "efficientnet_lite0", 112, 100, 10_000, 2_000
 NODES, OVERHEAD, RERUN, BUCKET = 1.6, 1.10, 2.0, 0.85
 SHARDS = 1_000
 
