@@ -49,7 +49,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
-    items.sort(key=lambda item: not _asks_milvus(item))  # first: their server need not run beside all the others
+    items.sort(key=_place)
+
+
+LONGEST = ("tests/test_hostile.py", "tests/test_docs.py", "tests/walks/", "tests/integrations/test_ray.py",
+           "tests/training/test_torchrun.py", "tests/searching/test_processes.py")  # fmt: skip
+
+
+def _place(item: pytest.Item) -> int:
+    """Milvus's tests first, whose server need not run beside all the others; then long ones, so that none is last."""
+    return 0 if _asks_milvus(item) else 1 if item.nodeid.startswith(LONGEST) else 2
 
 
 def _asks_milvus(item: pytest.Item) -> bool:
