@@ -141,8 +141,8 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
             part = Path(folder, "part")
             yield part
-            with part.open("rb") as source, location(path).writing() as target:  # type: ignore[attr-defined]
-                shutil.copyfileobj(source, target, 1 << 23)
+            with part.open("rb") as source:
+                location(path).write_from(source)  # type: ignore[attr-defined]
         return
     path = Path(path)
     with disk_errors(path):
