@@ -79,8 +79,8 @@ class Run:
         """
         if path is None:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
-            others = (base.with_name(f"{base.name}-{count}") for count in itertools.count(2))
-            path = next(path for path in itertools.chain([base], others) if not path.exists())
+            names = (base.name + f"-{count}" * (count > 1) for count in itertools.count(1))
+            path = next(path for path in map(base.with_name, names) if not path.exists())
         cls.check_available(path)
         if is_url(path):
             mirror = _mirror(path)

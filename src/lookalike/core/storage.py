@@ -373,14 +373,14 @@ class Mirror:
         names = {str(path.relative_to(self.url)): path for path in tree.rglob("*")}
         for name, path in names.items():
             local, now = self.folder / name, list(path._facts() or ())
-            if local.exists() and [_local_facts(local), now] == self.known.get(name):
+            if local.exists() and [local_facts(local), now] == self.known.get(name):
                 continue
             local.parent.mkdir(parents=True, exist_ok=True)
             part = local.with_name(f".{local.name}.part")
             with path.open("rb") as source, part.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 23)
             part.replace(local)
-            self.known[name] = [_local_facts(local), now]
+            self.known[name] = [local_facts(local), now]
         for local in self._files():
             if (name := local.relative_to(self.folder).as_posix()) not in names:
                 local.unlink()
@@ -395,7 +395,7 @@ class Mirror:
     def _send(self) -> None:
         changed = {}
         for local in self._files():
-            name, now = local.relative_to(self.folder).as_posix(), _local_facts(local)
+            name, now = local.relative_to(self.folder).as_posix(), local_facts(local)
             if self.known.get(name, [None])[0] != now:
                 (self.url / name).write_bytes(local.read_bytes())
                 changed[name] = now
@@ -444,6 +444,7 @@ class Mirror:
         part.replace(self.state)
 
 
-def _local_facts(path: Path) -> list[int]:
+def local_facts(path: Path) -> list[int]:
+    """Return size and time of a file: it has changed where they have."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]
