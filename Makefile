@@ -60,7 +60,7 @@ docs: ## the documentation site, in docs/_build/html
 	@echo docs/_build/html/index.html
 
 bench: ## the benchmarks; NAME=encode picks one, DATA=folder gives the data sets
-	@tools/setup core
+	@tools/setup dev
 	@tools/setup bench
 	@tools/chromium
 	@$(BIN)/python -m benchmarks.speed $(if $(NAME),$(NAME),--all) --wait $(if $(DATA),--data "$(DATA)")

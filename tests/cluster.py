@@ -7,6 +7,7 @@ prints what came of it as JSON; the tests compare. Nothing of it is reachable fr
 from __future__ import annotations
 
 import ctypes
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,34 @@ def kills(images: str, out: Path, model: str) -> dict[str, Any]:
         files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
         leaks = [str(path) for path in files if secret in path.read_bytes()]
         done = {"code": again.returncode, "text": text + answer[1], "kept": kept, "before": len(before)}
-        return done | {"leaks": leaks, "files": len(files)}
+        return done | {"leaks": leaks, "files": len(files), "shards": large_and_failing()}
+
+
+def shard(number: int) -> Any:
+    """An array of 30 MB; shard 1 always raises, shard 2 always kills its worker."""
+    import numpy as np
+
+    if number == 1:
+        raise ZeroDivisionError("shard 1")
+    if number == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return np.full(30_000_000, number, np.uint8)
+
+
+def large_and_failing() -> dict[str, Any]:
+    """Shards of which two fail, and whose results together, all held, are more than the object store takes."""
+    from lookalike.core.engine import RayEngine
+    from tests.cluster import shard  # by the name that workers know
+
+    engine, end = RayEngine(f"127.0.0.1:{PORT}"), time.monotonic() + 60
+    while all(node["Alive"] for node in engine.ray.nodes()):
+        assert time.monotonic() < end, "the killed node still counts as alive"
+        time.sleep(0.2)
+    with redirect_stderr(io.StringIO()) as messages:
+        outcomes = list(engine.run(shard, {f"part {number}": {"number": number} for number in range(8)}))
+    sums = {one.key: int(one.result.sum()) for one in outcomes if one.error is None}
+    errors = {one.key: str(one.error) for one in outcomes if one.error is not None}
+    return {"sums": sums, "errors": errors, "messages": messages.getvalue()}
 
 
 def versions(images: str, out: Path, model: str, folder: Path) -> dict[str, Any]:

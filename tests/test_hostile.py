@@ -123,6 +123,34 @@ def test_a_cache_of_another_user_is_not_read(photos: Path, tmp_path: Path, as_no
         as_nobody(lambda: folders.cache("audits"), home=home)
 
 
+@pytest.mark.parametrize("open_part", ["home", "kind", "entry", "nothing"])
+def test_an_artifact_that_another_user_planted_is_not_used(tmp_path: Path, as_nobody: Any, open_part: str) -> None:
+    """It has the right name and checksum; who could have written it decides."""
+    home, other = tmp_path / "shared", 1234
+
+    def fill(part: Path) -> None:
+        (part / "vectors.bin").write_bytes(b"planted")
+
+    def used(file: Path, folder: Path) -> list[bool]:
+        return [artifacts.read(file) is not None, artifacts.is_whole(folder), artifacts.about(folder) is not None]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_HOME", str(home))
+        file, folder = artifacts.artifact("thumbs", "a"), artifacts.artifact("features", "b")
+        artifacts.write(file, b"planted")
+        artifacts.folder(folder, fill, about={"model": "m"})
+    for place in (home, *home.rglob("*")):
+        place.chmod(0o755 if place.is_dir() else 0o644)
+    assert as_nobody(used, file, folder, home=home) == [True] * 3, "a cache that only the administrator can write"
+    for entry in (file, folder):
+        place = {"home": home / "cache", "kind": entry.parent, "entry": entry}.get(open_part)
+        if place is None:
+            os.chown(entry, other, other)
+        else:
+            place.chmod(place.stat().st_mode | 0o022)
+    assert as_nobody(used, file, folder, home=home) == [False] * 3
+
+
 def test_an_image_replaced_with_an_old_time_is_indexed_again(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,21 @@ def test_a_curve_of_each_shape_is_recognized_and_continued(shape, cost):
     assert curve.at(1e8) == pytest.approx(cost(1e8), rel=1e-6)
 
 
+@pytest.mark.parametrize("costs", [[8e-4, 7e-4, 2e-4, 8e-4], [4.0, 3.0, 2.0, 1.0], [1.0, 1.0, 1.0, 1.0]])
+def test_no_curve_falls_whatever_a_busy_machine_measured(costs):
+    curve = Curve.fit(SIZES[:4], costs)
+    assert curve.b >= 0 and min(costs) <= curve.at(SIZES[0]) <= curve.at(1e9)
+    for kind in ("graph", "exact"):
+        for fitted in planning.curves(planning.load_growth()[kind]).values():
+            assert fitted.at(1e4) <= fitted.at(1e6) <= fitted.at(1e9)
+
+
+def test_a_plan_says_where_its_curves_end(home):
+    far, near = (str(plan(images=images, machine="cores=64,memory=4T,disk=9T")) for images in (1e8, 1000))
+    rows = planning.load_growth()["graph"]["rows"][-1]
+    assert f"The curves end at {rows:,} rows" in far and "rough guess" in far and "rough guess" not in near
+
+
 def test_the_error_is_that_of_a_prediction_that_never_saw_the_last_point():
     values = [n * 1e-3 for n in SIZES]
     curve = Curve.fit(SIZES, [*values[:-1], 2 * values[-1]])

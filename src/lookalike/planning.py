@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import bisect
 import math
+import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,17 +20,22 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lookalike.core import folders
 from lookalike.core.device import cpu_name, threads
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, read_json, write_json
 from lookalike.core.progress import plural, say
+from lookalike.core.report_blocks import text_table
+from lookalike.core.seeds import numpy_rng
 
 GROWTH = "growth.json"  # among the package's settings: curves and constants of the machine that measured them
 MEASURED = "machine.json"  # in the user's folder: constants of this machine
 SAMPLE, ROWS = 512, 60_000  # images and vectors that constants are measured on
 IMAGE_SIZE = (500, 375)  # of the generated images, as of common data sets
 MONTH = 730.0  # hours
+EXAMPLE = "cores=8,memory=32G,disk=1T,price=0.4"
 AGAIN = "Measure it again: lookalike plan --measure."
 USABLE = 0.8  # fraction of a machine's memory and disk that is planned with
 SHAPES: dict[str, Callable[[float], float]] = {"linear": float, "logarithm": math.log, "power": math.log}
@@ -84,13 +91,14 @@ class Curve:
 
     @classmethod
     def _fitted(cls, shape: str, sizes: Sequence[float], values: Sequence[float]) -> Curve:
-        """Least squares of relative errors."""
-        import numpy as np
-
+        """Least squares of relative errors; no cost falls with the size, whatever a busy machine measured."""
         x, y = np.array([SHAPES[shape](size) for size in sizes]), np.asarray(values, float)
         weights = np.ones(len(x)) if shape == "power" else 1 / y
         columns = np.stack([np.ones(len(x)), x], axis=1) * weights[:, None]
-        a, b = np.linalg.lstsq(columns, (np.log(y) if shape == "power" else y) * weights)[0]
+        target = (np.log(y) if shape == "power" else y) * weights
+        a, b = np.linalg.lstsq(columns, target)[0]
+        if b < 0:
+            a, b = np.linalg.lstsq(columns[:, :1], target)[0][0], 0.0
         return cls(shape, float(a), float(b), float(sizes[-1]))
 
     def at(self, size: float) -> float:
@@ -121,18 +129,14 @@ class Machine:
 
     @classmethod
     def parse(cls, text: str | None) -> Machine:
-        """Read ``cores=8,memory=32G,disk=1T,price=0.40``; what is left out is as on this machine."""
-        import os
-
+        """Read ``cores=8,memory=32G,disk=1T,price=0.4``; what is left out is as on this machine."""
         here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 8e9
         values: dict[str, float] = {"cores": threads(), "memory": float(here)}
-        for part in (text or "").split(",") if text else ():
+        for part in text.split(",") if text else ():
             name, _, value = (word.strip() for word in part.partition("="))
             number = value.lower().removesuffix("b")
             if name not in cls.__dataclass_fields__ or not number:
-                raise LookalikeError(
-                    f"`{part}` is no property of a machine: write cores=8,memory=32G,disk=1T,price=0.4."
-                )
+                raise LookalikeError(f"`{part}` is no property of a machine: write {EXAMPLE}.")
             values[name] = parse_count(number, f"{name}={value}")
         return cls(**values)
 
@@ -172,7 +176,7 @@ class Stage:
         hours: Hours that they run; of serving, a month.
         disk: Bytes of disk, over all machines.
         memory: Bytes of memory of each machine.
-        money: Price of the machines for these hours, if a price was given.
+        money: Price of the machines for these hours, if there is one.
         note: What it depends on.
     """
 
@@ -211,15 +215,13 @@ class ScalePlan:
 
     def __str__(self) -> str:
         head = ("stage", "machines", "hours", "disk", "memory each", "money", "")
-        body = [head]
+        body = []
         for one in self.stages:
             money = "–" if one.money is None else f"{one.money:,.2f}" if one.money < 100 else f"{one.money:,.0f}"
             hours = f"{one.hours:,.2f}" if one.hours < 10 else f"{one.hours:,.0f}"
             sizes = (format_bytes(one.disk), format_bytes(one.memory))
             body.append((one.name, f"{one.machines:,}", hours, *sizes, money, one.note))
-        widths = [max(len(row[i]) for row in body) for i in range(len(head))]
-        lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in body]
-        return "\n".join([*(line.rstrip() for line in lines), "", *self.notes])
+        return "\n".join([*text_table(head, body), "", *self.notes])
 
 
 def plan(
@@ -285,22 +287,14 @@ def load_growth() -> dict[str, Any]:
 
 def curves(points: Mapping[str, Sequence[float]]) -> dict[str, Curve]:
     """Fit a curve to every cost in ``{"rows": [...], "cost": [...], ...}``."""
-    return {
-        name: Curve.fit(points["rows"], values) for name, values in points.items() if name not in ("rows", "recall")
-    }
+    costs = {name: values for name, values in points.items() if name not in ("rows", "recall")}
+    return {name: Curve.fit(points["rows"], values) for name, values in costs.items()}
 
 
 def estimate(
-    images: float,
-    machine: Machine,
-    constants: Mapping[str, Any],
-    growth: Mapping[str, Any],
-    days: float,
-    dim: int,
-    queries: float,
-    *,
-    own: bool = False,
-) -> ScalePlan:
+    images: float, machine: Machine, constants: Mapping[str, Any], growth: Mapping[str, Any], days: float, dim: int,
+    queries: float, *, own: bool = False,
+) -> ScalePlan:  # fmt: skip
     """Plan from measured constants and growth curves; see :func:`plan`.
 
     Args:
@@ -319,11 +313,9 @@ def estimate(
     slower = constants["index_seconds"] / growth["machine"]["index_seconds"]
     limit = days * 24 * 3600
 
-    def money(count: int, hours: float) -> float | None:
-        return None if machine.price is None else machine.price * count * hours
-
     def stage(name: str, count: int, hours: float, disk: float, memory: float, note: str) -> Stage:
-        return Stage(name, count, hours, disk, memory, money(count, hours), note)
+        money = None if machine.price is None else machine.price * count * hours
+        return Stage(name, count, hours, disk, memory, money, note)
 
     rate = constants["images_per_second"] * speed
     embedders = max(1, math.ceil(images / rate / limit))
@@ -361,14 +353,17 @@ def estimate(
     errors = {f"graph: {name}": curve.error for name, curve in grown.items()}
     errors |= {f"exact: {name}": curve.error for name, curve in scans.items()}
     worst, error = max(errors.items(), key=lambda item: abs(item[1]))
-    largest = grown["graph_seconds"].largest
+    largest, scanned = grown["graph_seconds"].largest, scans["query_seconds"].largest
     notes = [
         f"Constants: {'this machine' if own else 'the reference machine'}, {constants['cpu']}, "
         f"{plural(constants['threads'], 'thread')}{'.' if own else '; measure yours with: lookalike plan --measure'}",
         f"Each curve predicts its largest measured size from the smaller ones within {abs(error):.0%} ({worst}).",
     ]
     if rows > largest:
-        notes.append(f"Indexes of {rows:,.0f} rows are {rows / largest:.0f} times as large as the largest measured.")
+        notes.append(
+            f"The curves end at {largest:,.0f} rows (exact scans: {scanned:,.0f}); indexes of {rows:,.0f} rows are "
+            f"{rows / largest:,.0f} times as large as the largest measured: take index and serving as a rough guess."
+        )
     if wide != 1:
         notes.append(f"Curves were measured with {growth['dim']} dimensions and are scaled to {dim}.")
     return ScalePlan(images, machine, (embedding, training, built, serving), errors, tuple(notes))
@@ -403,33 +398,29 @@ def measure_machine(model: str = "efficientnet_lite0") -> dict[str, Any]:
         constants["train_seconds_per_image"] = round(dry.seconds["train"] / steps / batch, 6)
         say(f"Indexing {ROWS:,} vectors …")
         constants["index_seconds"] = round(_index_seconds(Path(name) / "store"), 3)
-    constants["memory_bytes"] = _peak_memory()
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    constants["memory_bytes"] = int(peak if sys.platform == "darwin" else peak * 1024)
     return constants
 
 
 def _generated_images(folder: Path) -> Path:
     """Photographs' size and, roughly, detail: smooth noise on several scales, eight classes."""
-    import numpy as np
     from PIL import Image
-
-    from lookalike.core.seeds import numpy_rng
 
     for number in range(SAMPLE):
         rng, place = numpy_rng(0, "plan", number), folder / f"class-{number % 8}"
         place.mkdir(parents=True, exist_ok=True)
         layers = [rng.integers(0, 255, (size, size, 3), np.uint8) for size in (3, 12, 48, 192)]
-        pixels = np.mean(
-            [np.asarray(Image.fromarray(layer).resize(IMAGE_SIZE), np.float32) for layer in layers], axis=0
-        )
+        scaled = [np.asarray(Image.fromarray(layer).resize(IMAGE_SIZE), np.float32) for layer in layers]
+        pixels = np.mean(scaled, axis=0)
         Image.fromarray(pixels.astype(np.uint8)).save(place / f"{number}.jpg", quality=90)
     return folder
 
 
 def _index_seconds(place: Path) -> float:
     """Seconds to write vectors to a local store and to build their graph."""
-    import numpy as np
-
-    from lookalike.core.seeds import numpy_rng
     from lookalike.store.local import LocalStore
 
     rows = numpy_rng(0, "plan").standard_normal((ROWS, 384)).astype(np.float32)
@@ -440,12 +431,3 @@ def _index_seconds(place: Path) -> float:
             store.upsert(names, rows[at : at + 2000], [{"label": name} for name in names])
         store.build()
     return time.perf_counter() - start
-
-
-def _peak_memory() -> int:
-    """Peak bytes of this process."""
-    import resource
-    import sys
-
-    used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(used if sys.platform == "darwin" else used * 1024)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers import make_images
 
 import lookalike
 from lookalike.cli.commands import COMMANDS, _search
@@ -270,3 +271,12 @@ def test_a_difference_has_one_kind_of_minus() -> None:
     assert interval(-0.04, -0.06, 0.02, points=True) == "−4.0 (−6.0 to 2.0)"
     assert interval(0.041, 0.029, 0.052, points=True) == "+4.1 (2.9 to 5.2)"
     assert interval(0.612, 0.6, 0.624) == "0.612 (0.600–0.624)"
+
+
+def test_the_question_before_files_are_moved_reads_the_named_columns(cli: Any, tmp_path: Path) -> None:
+    images = make_images(tmp_path / "images", classes=2, images=1)
+    (images / "copy.jpg").write_bytes((images / "class-00" / "0.jpg").read_bytes())
+    names = ["class-00/0.jpg", "class-01/0.jpg", "copy.jpg"]
+    (images / "t.csv").write_text("\n".join(["where,kind,note", *(f"{name},a,b" for name in names)]))
+    answer = cli("duplicates", images / "t.csv", "--image-column", "where", "--label-column", "kind", "--move")
+    assert answer.code == 2 and answer.err.startswith("Move 1 file "), answer.err

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -42,6 +44,42 @@ def test_an_entry_that_is_used_again_is_not_trimmed(home: Path, monkeypatch: pyt
     artifacts.touch(a)
     trim(monkeypatch, 1_500)
     assert a.exists() and not b.exists()
+
+
+HOLDER = """
+import sys, pathlib
+from lookalike.core import artifacts
+artifacts.hold(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="open files cannot be deleted there")
+def test_a_data_set_that_a_job_reads_is_not_trimmed_however_long_it_takes(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, other = fill("hub", "birds@main", 1000, age=9000), fill("models", "m", 1000, age=8000)
+    with subprocess.Popen([sys.executable, "-c", HOLDER, held / "data"], stdin=-1, stdout=-1) as job:
+        assert job.stdout is not None and job.stdout.readline() == b"held\n"
+        assert time.time() - held.stat().st_mtime < 60, "and used now"
+        os.utime(held, (time.time() - 9000,) * 2)  # hours later
+        assert trim(monkeypatch, 0) == 1000
+        assert held.exists() and not other.exists()
+        job.communicate(b"")
+    assert trim(monkeypatch, 0) == 1000 and not held.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="has no pipes in folders")
+def test_only_regular_files_of_bounded_size_are_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = artifacts.artifact("thumbs", "pipe")
+    folders.cache("thumbs")
+    os.mkfifo(path, 0o600)
+    assert artifacts.read(path) is None, "instead of waiting for a writer"
+    path.unlink()
+    artifacts.write(path, bytes(1000))
+    monkeypatch.setattr(artifacts, "MAX_FILE", 1000)
+    assert artifacts.read(path) is None
 
 
 def test_clear_frees_one_kind_or_all(home: Path) -> None:

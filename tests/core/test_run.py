@@ -53,6 +53,20 @@ def test_the_log_survives_a_torn_line_and_is_cut_for_a_resume() -> None:
     assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("tail", [bytes(64), b'{"step": 3, "lo', b"\n" + bytes(64) + b"\n", b"\xff\n"])
+def test_rows_after_a_torn_or_zeroed_tail_are_read(tail: bytes) -> None:
+    run = Run.create("x", {}, path="r")
+    for step in range(3):
+        run.log(step=step)
+    with (run.path / "log.jsonl").open("ab") as file:
+        file.write(tail)  # as a kill or a loss of power leaves it
+    for step in (3, 4):
+        run.log(step=step, name="é")
+    assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3, 4]
+    run.truncate_log(3)
+    assert [row["step"] for row in run.read_log()] == [0, 1, 2, 3]
+
+
 def test_results_are_joined_and_sections_are_stored() -> None:
     run = Run.create("x", {}, path="r")
     assert run.result == {} and run.read_sections() == {}

@@ -3,6 +3,8 @@
 import io
 import os
 import tarfile
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from tests import bucket_server
 import lookalike as la
 from lookalike.core import storage
 from lookalike.core.errors import LookalikeError, Unavailable
+from lookalike.core.files import atomic_file
 from lookalike.core.storage import list_names, location
 
 pytestmark = pytest.mark.needs("s3")
@@ -123,6 +126,87 @@ def test_storage_that_is_busy_or_cuts_what_is_sent_ends_with_whole_objects(
         path.write_bytes(content)
         assert path.read_bytes() == content
         assert list_names(path.parent) == {"whole.bin": len(content)}
+
+
+def test_an_embed_job_ends_with_whole_parts_behind_storage_that_fails(
+    data: str, bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request in seven is answered 503, and of those that send, one in five is cut in half."""
+    model = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32)
+
+    def fails(line: str, number: int) -> str | None:
+        return "503" if number % 7 == 3 else "cut" if line.startswith(("PUT", "POST")) and number % 5 == 2 else None
+
+    whole = {}
+    for name, port in (("plain", bucket.port), ("failing", None)):
+        out = f"{data}/embedded/{name}"
+        with bucket_server.failing(bucket.port, fails if port is None else lambda *_: None) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port or proxy}")
+            done = la.embed(source=f"{data}/photos", out=out, model=model, block=2, runtime="torch", progress=False)
+        assert done.count == 6 and done.parts == 3
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bucket.port}")
+        assert la.embed(source=f"{data}/photos", out=out, verify=True).count == 6
+        whole[name] = {path.name: path.read_bytes() for path in location(out).rglob("part-*")}
+    assert whole["plain"] == whole["failing"]
+
+
+def test_a_file_or_stream_of_which_a_part_is_lost_is_sent_again_or_refused(
+    bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says that it took all, and has half: the first time, or always."""
+    path, lost = location("s3://data/lossy/file.bin"), []
+    real = storage.RemotePath._fs.fget(path)  # type: ignore[attr-defined]
+
+    class Lossy:
+        def __getattr__(self, name: str) -> object:
+            return getattr(real, name)
+
+        def get_file_info(self, place: str) -> object:
+            info = real.get_file_info(place)
+            lost.append(place)
+            return info if len(lost) > 1 and not always else type("Half", (), {"size": info.size // 2})
+
+    monkeypatch.setattr(storage.RemotePath, "_fs", Lossy())
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
+    always = False
+    with atomic_file("s3://data/lossy/file.bin") as part:
+        part.write_bytes(bytes(1000))
+    assert len(lost) == 2
+    always = True
+    with pytest.raises(Unavailable, match="arrived with 500 of 1,000 bytes"), atomic_file(str(path)) as part:
+        part.write_bytes(bytes(1000))
+    with pytest.raises(Unavailable, match="arrived with 2 of 4 bytes"), path.writing() as file:  # type: ignore[attr-defined]
+        file.write(b"tail")
+    monkeypatch.undo()
+
+
+def test_a_mirror_is_sent_by_a_thread_and_its_owner_at_once_and_says_what_fails(
+    bucket: bucket_server.Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mirror = storage.Mirror(storage.RemotePath("s3://data/mirrored/run"), folder)
+    with mirror.following(0.001):
+        for number in range(40):
+            (folder / f"{number}.txt").write_text(str(number))
+            if number > 4:
+                (folder / f"{number - 5}.txt").unlink()
+            mirror.send()
+    assert set(list_names(location("s3://data/mirrored/run"))) == {f"{number}.txt" for number in range(35, 40)}
+    assert capsys.readouterr().err == ""
+
+    sent = threading.Event()
+
+    def broken() -> None:
+        sent.set()
+        raise RuntimeError("disk on fire")
+
+    with monkeypatch.context() as patch, mirror.following(0.001):
+        patch.setattr(mirror, "send", broken)
+        assert sent.wait(20)
+        time.sleep(0.1)
+        patch.undo()
+    assert "is behind its copy" in (err := capsys.readouterr().err) and "disk on fire" in err
 
 
 def test_a_stream_that_fails_leaves_nothing_half(bucket: bucket_server.Server) -> None:

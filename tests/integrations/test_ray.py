@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,28 @@ def test_a_killed_raylet_and_a_killed_driver_change_no_byte(photos: Path, model:
     assert ours.keys() == theirs.keys() and len(ours) == 17
     assert all(ours[name] == theirs[name] for name in ours if name != "plan.parquet")
     assert la.embed(source=photos, out=tmp_path / "vectors", verify=True).count == 59
+    shards = done["shards"]
+    assert " failed: its shards run elsewhere." in shards["messages"], "the node that died is named"
+    assert shards["sums"] == {f"part {number}": 30_000_000 * number for number in (0, 3, 4, 5, 6, 7)}, shards
+    assert shards["errors"].keys() == {"part 1", "part 2"} and shards["errors"]["part 1"] == "shard 1"
+    assert "workers that ran it died" in shards["errors"]["part 2"]
     assert "sesame-9" not in done["text"]
     assert done["files"] and not done["leaks"], "nothing of the environment is in Ray's logs"
+
+
+def test_a_clock_that_is_wrong_changes_no_name_and_no_byte_of_a_part(
+    photos: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a node whose clock is a month ahead, or behind."""
+    now, parts = time.time, []
+    for shift in (0.0, 3e6, -3e6):
+        out = tmp_path / f"vectors{int(shift)}"
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda shift=shift: now() + shift)
+            patch.setattr(time, "time_ns", lambda shift=shift: int(1e9 * (now() + shift)))
+            la.embed(source=photos, out=f"{out}/", model=model, block=20, runtime="torch", progress=False)
+        parts.append({path.name: path.read_bytes() for path in out.glob("part-*")})
+    assert len(parts[0]) == 3 and parts[0] == parts[1] == parts[2]
 
 
 @pytest.mark.slow

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from lookalike._version import __version__
 from lookalike.cli.commands import COMMANDS, GROUPS, PANELS
 from lookalike.cli.generate import STOPPED, Command, build, read_summary
-from lookalike.cli.usage_errors import UsageError, message
-from lookalike.core.errors import Exit, LookalikeError
+from lookalike.core.errors import Exit, LookalikeError, suggest
 from lookalike.core.interrupts import command_signals
+from lookalike.core.progress import for_terminal
 
+# typer carries its own copy of click and exports only one of its errors; the base of that one is the rest.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 LONGEST = 2000  # letters of an error message: what a file holds may be quoted in it
 
 
@@ -66,10 +70,7 @@ def subgroup(name: str) -> Any:
             )
 
     app = typer.Typer(cls=group, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-    if only:
-        app.callback(invoke_without_command=True)(callback)
-    else:
-        app.callback()(lambda: None)
+    app.callback(invoke_without_command=only)(callback if only else lambda: None)
     command = typer.main.get_command(app)
     command.name, command.help = name, GROUPS[name]
     return command
@@ -77,8 +78,6 @@ def subgroup(name: str) -> Any:
 
 def _version(requested: bool) -> None:
     if requested:
-        from lookalike._version import __version__
-
         print(f"lookalike {__version__}")
         raise typer.Exit
 
@@ -142,7 +141,7 @@ def _run(command: Any, words: Sequence[str], name: str) -> int:
             if code == Exit.STOPPED:  # how typer reports Ctrl-C while it reads the words
                 raise KeyboardInterrupt
         except UsageError as error:
-            return _fail(message(error, name), Exit.USER)
+            return _fail(_usage_message(error, name), Exit.USER)
         except LookalikeError as error:
             return _fail(str(error), error.exit_code)
         except (KeyboardInterrupt, typer.Abort):
@@ -161,8 +160,49 @@ def _run(command: Any, words: Sequence[str], name: str) -> int:
 
 
 def _fail(text: str, code: int) -> int:
-    from lookalike.core.progress import for_terminal
-
     text = " ".join(text.split())
     print(for_terminal(text if len(text) <= LONGEST else f"{text[:LONGEST]} …"), file=sys.stderr)
     return code
+
+
+def _usage_message(error: Any, program: str = "lookalike") -> str:
+    """Say what is wrong and what to do, from a usage error of the parser."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else program
+    command = path.removeprefix(program).strip() or program
+    more = f"see `{path} --help`."
+    kind, text = type(error).__name__, str(getattr(error, "message", error)).rstrip(".")
+    if kind == "NoSuchOption":
+        hint = suggest(error.option_name, _options(context)) or f"; {more}"
+        return f"`{error.option_name}` is not an option of {command}{hint}"
+    if kind == "BadOptionUsage":
+        return f"`{error.option_name}` {'takes no value' if 'does not take' in text else 'needs a value'}; {more}"
+    if kind == "MissingParameter":
+        names = getattr(error.param, "opts", []) if _is_option(error.param) else []
+        return f"`{path}` needs {names[0] if names else (error.param.metavar or error.param.name.upper())}; {more}"
+    if kind == "BadParameter":
+        name = error.param.opts[0] if _is_option(error.param) else error.param.name.upper()
+        return f"`{name}` of {command} is wrong: {text[:1].lower()}{text[1:]}."
+    if match := re.match(r"No such command '(.*?)'", text):
+        names = _commands(context) if context else []
+        hint = suggest(match[1], names) or f": there are {', '.join(names)}."
+        return f"`{match[1]}` is not a command of {path}{hint}"
+    if text == "Missing command":
+        return f"`{path}` needs one of {', '.join(_commands(error.ctx))}; {more}"
+    if match := re.match(r"Got unexpected extra argument.*? \((.*)\)$", text):
+        return f"`{path}` has no place for `{match[1]}`; {more}"
+    return f"{text}; {more}"
+
+
+def _commands(context: Any) -> list[str]:
+    list_commands = getattr(context.command, "list_commands", None)
+    return list(list_commands(context)) if list_commands else []
+
+
+def _is_option(param: Any) -> bool:
+    return getattr(param, "param_type_name", "") == "option"
+
+
+def _options(context: Any) -> list[str]:
+    params = context.command.params if context else []
+    return [name for p in params if _is_option(p) for name in (*p.opts, *p.secondary_opts) if name.startswith("--")]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from lookalike.cli.generate import Command
 from lookalike.cli.output import Answer, confirm, interval, link, rows, significant, table
+from lookalike.core.errors import Exit
 from lookalike.core.files import format_bytes, typed_path
 from lookalike.core.progress import plural, say, speed, warn
 
@@ -35,10 +37,6 @@ def _demo(done: Any, options: Options) -> Answer:
 
 
 def _doctor(report: Any, options: Options) -> Answer:
-    import textwrap
-
-    from lookalike.core.errors import Exit
-
     width = max(len(check.name) for check in report.checks)
     lines = [
         f"{check.status:<8}{check.name:<{width}}  "
@@ -88,7 +86,7 @@ def _duplicates(function: Callable[..., Any], options: Options) -> Any:
     """Ask before files are moved."""
     yes = options.pop("yes", False)
     if (options.get("move") or options.get("move_to")) and not (options.get(DRY_RUN) or yes or options.get("back")):
-        plan = function(**{name: options[name] for name in ("source", "kinds", "prefer") if name in options})
+        plan = function(**{name: value for name, value in options.items() if name not in ("move", "move_to")})
         groups = [group for group in plan.groups if group.kind in options.get("kinds", ("identical",))]
         files, size = sum(len(group.moves) for group in groups), format_bytes(sum(group.bytes for group in groups))
         if not files:
@@ -114,10 +112,6 @@ def _backup(done: Any, options: Options) -> Answer:
 def _restore(done: Any, options: Options) -> Answer:
     where = f"{plural(done.images, 'image')} in {done.path}"
     return Answer(done, [f"Index     {done.name}: {where}", f"Search    lookalike search IMAGE --index {done.name}"])
-
-
-def _verify(done: Any, options: Options) -> Answer:
-    return Answer(done, [str(done)])
 
 
 def _purge(function: Callable[..., Any], options: Options) -> Answer:
@@ -268,7 +262,7 @@ def _splits(function: Callable[..., Any], options: Options) -> Answer:
         body.append((split.id, split.step, significant(split.fid), random, len(split.train), *split.images, note))
     head = ("split", "step", "FID", "at random", "classes a side", "train", "test", "neither", "")
     following = f"lookalike shift run {typed_path(options['data'])} --splits {typed_path(path)}"
-    lines = table(head, body) + rows(("Written", link(path)), ("Next", following))
+    lines = [*table(head, body), *rows(("Written", link(path)), ("Next", following))]
     return Answer({**made.to_json(), "path": path}, lines, always=True)
 
 
@@ -347,11 +341,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "search": Command("lookalike.searching.query:search", {"query": "IMAGE"}, show=_search, short={"k": "-k"}),
     "duplicates": Command(
-        "lookalike.searching.find_duplicates:duplicates",
-        {"source": "FOLDER|INDEX"},
-        show=_search,
-        call=_duplicates,
-        extra=YES,
+        "lookalike.searching.find_duplicates:duplicates", {"source": "FOLDER|INDEX"}, _search, _duplicates, extra=YES
     ),
     "serve": Command("lookalike.service.server:serve", {"index": "INDEX"}),
     "train": Command("lookalike.training.train_command:train", {"data": "DATA"}, show=_train),
@@ -375,7 +365,7 @@ COMMANDS: dict[str, Command] = {
     "switch": Command("lookalike.searching.generations:switch", {"index": "INDEX"}, show=_switch),
     "backup": Command("lookalike.searching.archive:backup", {"index": "INDEX"}, show=_backup),
     "restore": Command("lookalike.searching.archive:restore", {"file": "FILE"}, show=_restore),
-    "verify": Command("lookalike.searching.verify_index:verify", {"index": "INDEX|RUN|MODEL"}, show=_verify),
+    "verify": Command("lookalike.searching.verify_index:verify", {"index": "INDEX|RUN|MODEL"}, show=_index),
     "purge": Command("lookalike.searching.removal:purge", {"index": "INDEX"}, show=_lines, call=_purge, extra=YES),
     "recipes list": Command("lookalike.cli.housekeeping:list_recipes", show=_lines),
     "recipes show": Command("lookalike.cli.housekeeping:show_recipe", {"name": "NAME"}, show=_lines),

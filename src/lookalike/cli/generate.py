@@ -7,6 +7,7 @@ import NumPy or torch. Options that were not given are not passed on, so default
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import inspect
 import re
@@ -19,8 +20,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from lookalike.cli.completion import completer
 from lookalike.cli.output import Answer, present
+from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped, Terminated
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -97,15 +98,11 @@ class Command:
 
     def load(self) -> Callable[..., Any]:
         """Import the function; the public name in `lookalike` where there is one."""
-        import importlib
-
         import lookalike
 
         module, name = self.function.split(":")
         public = lookalike.shift if module.startswith("lookalike.shift") else lookalike
-        if name in getattr(public, "__all__", ()):
-            return getattr(public, name)
-        return getattr(importlib.import_module(module), name)
+        return getattr(public if name in public.__all__ else importlib.import_module(module), name)
 
 
 # ---- reading the source --------------------------------------------------------------------------
@@ -177,11 +174,8 @@ def _kind(name: str, annotation: ast.expr | None, default: str | None) -> Kind:
         return "settings"
     for member in members:
         if inner := re.match(r"(?:Sequence|Collection|Iterable|list|tuple)\[(.*?)[\],]", member):
-            if inner[1] == "int":
-                return "wholes"
-            if inner[1] == "float":
-                return "numbers"
-            return "repeated" if default in (None, "None", "()") else "texts"
+            several: dict[str, Kind] = {"int": "wholes", "float": "numbers"}
+            return several.get(inner[1], "repeated" if default in (None, "None", "()") else "texts")
     if "Filters" in members:
         return "repeated"
     if "bool" in members:
@@ -221,10 +215,7 @@ def build(name: str, command: Command) -> Any:
 
         def answer() -> Answer | None:
             arguments = {key: value for key, value in options.items() if key not in command.extra}
-            if command.call is not None:
-                result = command.call(function, options)
-            else:
-                result = function(**arguments, **hidden)
+            result = command.call(function, options) if command.call else function(**arguments, **hidden)
             return result if isinstance(result, Answer) else command.show(result, options) if command.show else None
 
         try:
@@ -302,10 +293,9 @@ def _flag(name: str, text: str, *short: str) -> inspect.Parameter:
 
 def _convert(parameter: Parameter, value: Any) -> Any:
     """What was typed as what the function takes."""
-    from lookalike.core.errors import LookalikeError
-    from lookalike.core.settings import parse_set
-
     if parameter.kind == "settings":
+        from lookalike.core.settings import parse_set
+
         return parse_set(value)
     if parameter.kind == "texts":
         return [part.strip() for part in value.split(",") if part.strip()]
@@ -321,3 +311,41 @@ def _convert(parameter: Parameter, value: Any) -> Any:
         example = "1,10,100" if parameter.kind == "wholes" else "10,20,200,180"
         raise LookalikeError(f"`{parameter.option}` is `{value}`; it must be {what} with commas, as in {example}.")
     return parts
+
+
+# ---- shell completion ----------------------------------------------------------------------------
+
+# Name of a parameter (or command.parameter) -> the words, or where they are listed; imported when the shell asks.
+WORDS = {
+    "device": "lookalike.core.device:KINDS",
+    "layout": "lookalike.data.readers:layouts",
+    "method": "lookalike.methods:names",
+    "mode": "auto leave-one-out query-gallery",
+    "on_error": "skip raise",
+    "pooling": "avg max avgmax gem cls",
+    "precision": "f32 bf16",
+    "recipe": "lookalike.training.recipe:names",
+    "runtime": "auto torch openvino onnx",
+    "store": "lookalike.store:stores",
+    "adapt.config": "lookalike.training.recipe:names_for_adapt",
+    "adapt.method": "lookalike.adaptation.settings:METHODS",
+    "recipes show.name": "lookalike.training.recipe:all_recipes",
+    "recipes copy.name": "lookalike.training.recipe:all_recipes",
+}
+
+
+def words(source: str) -> list[str]:
+    """List the words of an entry of `WORDS`."""
+    if ":" not in source:
+        return source.split()
+    module, attribute = source.split(":")
+    value = getattr(importlib.import_module(module), attribute)
+    return list(value() if callable(value) else value)
+
+
+def completer(command: str, parameter: str) -> Callable[[str], list[str]] | None:
+    """Make the function from the beginning of a parameter's value to its completions; None where any is allowed."""
+    source = WORDS.get(f"{command}.{parameter}", WORDS.get(parameter))
+    if source is None:
+        return None
+    return lambda incomplete: [word for word in words(source) if word.startswith(incomplete)]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import time
 
+import lookalike
 from lookalike.cli.output import Answer, confirm, link, rows, table
+from lookalike.core import artifacts, folders
+from lookalike.core.errors import choose
+from lookalike.core.files import format_bytes
+from lookalike.service.auth import KeyStore
 
 NEXT = {
     "train": "lookalike train FOLDER --recipe {}",
@@ -14,8 +19,6 @@ NEXT = {
 
 def list_recipes() -> Answer:
     """List the recipes."""
-    import lookalike
-
     recipes = lookalike.recipes()
     lines: list[str] = []
     for command, following in NEXT.items():
@@ -30,8 +33,6 @@ def show_recipe(*, name: str) -> Answer:
     Args:
         name: The recipe's name.
     """
-    import lookalike
-
     text = lookalike.recipes(show=name)
     return Answer({"name": name, "text": text}, text.rstrip().splitlines(), always=True)
 
@@ -43,8 +44,6 @@ def copy_recipe(*, name: str, to: str | None = None) -> Answer:
         name: The recipe's name.
         to: The file to write; `NAME.yaml` in the current folder by default.
     """
-    import lookalike
-
     path = lookalike.recipes(copy=name, to=to)
     command = next(recipe["command"] for recipe in lookalike.recipes() if recipe["name"] == name)
     return Answer({"name": name, "path": path}, rows(("Copied", link(path)), ("Next", NEXT[command].format(path))))
@@ -56,9 +55,6 @@ def list_cache(*, kind: str | None = None) -> Answer:
     Args:
         kind: Only this kind: pixels, features, runtimes and so on.
     """
-    from lookalike.core import artifacts, folders
-    from lookalike.core.files import format_bytes
-
     entries = [row for row in artifacts.entries() if kind in (None, row[0])]
     body = []
     for name in sorted({row[0] for row in entries}):
@@ -87,10 +83,6 @@ def clear_cache(*, kind: str | None = None, dry_run: bool = False, yes: bool = F
         dry_run: Print what would be deleted, and delete nothing.
         yes: Do not ask for confirmation.
     """
-    from lookalike.core import artifacts, folders
-    from lookalike.core.errors import choose
-    from lookalike.core.files import format_bytes
-
     entries = artifacts.entries()
     if kind is not None:
         choose(kind, {row[0] for row in entries} or {"none"}, "a kind that is cached")
@@ -109,8 +101,6 @@ def new_key(*, name: str, write: bool = False) -> Answer:
         name: A name to recognize it by, as `laptop`.
         write: Allow changes, not only reading.
     """
-    from lookalike.service.auth import KeyStore
-
     key, secret = KeyStore().create(name, "write" if write else "read")
     lines = [secret, f"Copy it now; it is not shown again. It may {'read and write' if write else 'read'}."]
     return Answer(key.public() | {"key": secret}, lines, always=True)
@@ -118,8 +108,6 @@ def new_key(*, name: str, write: bool = False) -> Answer:
 
 def list_keys() -> Answer:
     """List the API keys; their secrets are not stored."""
-    from lookalike.service.auth import KeyStore
-
     keys = KeyStore().list()
     body = [(k.id, k.name, k.rights, k.created[:16].replace("T", " "), k.used[:16].replace("T", " ")) for k in keys]
     lines = table(("id", "name", "rights", "created", "last used"), body) if body else ["There are no keys."]
@@ -132,7 +120,5 @@ def revoke_key(*, key: str) -> Answer:
     Args:
         key: Its id or its name.
     """
-    from lookalike.service.auth import KeyStore
-
     revoked = KeyStore().revoke(key)
     return Answer({"revoked": revoked.id}, [f"The key `{revoked.name}` ({revoked.id}) is revoked."])

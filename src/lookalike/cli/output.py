@@ -14,6 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from lookalike.core import distributed, progress
+from lookalike.core.errors import LookalikeError
 from lookalike.core.files import short_path, to_plain
 from lookalike.core.storage import is_url
 
@@ -46,10 +50,6 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
         quiet: Print errors and requested answers only.
         verbose: Print details and the warnings of libraries.
     """
-    import typer
-
-    from lookalike.core import distributed, progress
-
     progress.set_level(0 if quiet else 2 if verbose else 1)
     if not verbose:
         warnings.simplefilter("ignore")  # libraries talk to their developers; ours go through progress.warn
@@ -57,12 +57,10 @@ def present(answer: Callable[[], Answer | None], *, as_json: bool, quiet: bool, 
         result = answer()
     if result is None or distributed.follows():
         return
-    from lookalike.core.progress import for_terminal
-
     if as_json:
-        print(for_terminal(json.dumps(to_plain(result.document), ensure_ascii=False, indent=1)))
+        print(progress.for_terminal(json.dumps(to_plain(result.document), ensure_ascii=False, indent=1)))
     elif result.always or not quiet:
-        print(for_terminal("\n".join(result.lines)).replace(_ESCAPE, "\x1b"))
+        print(progress.for_terminal("\n".join(result.lines)).replace(_ESCAPE, "\x1b"))
     if result.code:
         raise typer.Exit(result.code)
 
@@ -117,7 +115,7 @@ def link(path: str | Path) -> str:
 
 def interval(value: float, low: float, high: float, *, points: bool = False) -> str:
     """Format `0.612 (0.600–0.624)`, or in percentage points `+4.1 (2.9 to 5.2)`."""
-    from lookalike.core.report_blocks import number
+    from lookalike.core.report_blocks import number  # pydantic: help must answer at once
 
     if points:
         return f"{number(100 * value, 1, signed=True)} ({number(100 * low, 1)} to {number(100 * high, 1)})"
@@ -139,8 +137,6 @@ def confirm(question: str, *, yes: bool) -> None:
     Raises:
         LookalikeError: If the answer is no, or if there is no terminal to ask on.
     """
-    from lookalike.core.errors import LookalikeError
-
     if yes:
         return
     if not sys.stdin.isatty():

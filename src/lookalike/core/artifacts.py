@@ -23,13 +23,16 @@ from typing import Any
 
 from lookalike.core import files, folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.locks import Locked, in_use
 
 LIMIT = 20_000_000_000  # bytes of all artifacts; LOOKALIKE_CACHE_BYTES changes it
 KIND_LIMITS = {"thumbs": 1_000_000_000}
 INFO = "info.json"
 _DIGEST = 16
 BIG = 1_000_000_000
+MAX_FILE = 4_000_000_000  # bytes of an artifact that is a file
 _IN_USE = 600.0  # seconds; a folder used within them may be open in another process
+_held: dict[Path, contextlib.AbstractContextManager[None]] = {}  # locks of folders that are used until the process ends
 _guard = threading.Lock()
 _written = {"bytes": 0}  # of files since the last trim
 
@@ -53,10 +56,23 @@ def artifact(kind: str, key: Any, *, group: str = "") -> Path:
     return folders.cache_home() / kind / (f"{group}-{name}" if group else name)
 
 
+def is_ours(path: Path) -> bool:
+    """Return whether an artifact, and the folders of its kind and of the cache, can be changed by this user alone.
+
+    Who else could write there, could plant results. What the administrator owns is trusted, as programs are.
+    """
+    if os.name == "nt":  # the user's folders are closed to others there
+        return True
+    facts = [place.stat() for place in (path, path.parent, path.parent.parent)]
+    return all(one.st_uid in (os.geteuid(), 0) and not one.st_mode & 0o022 for one in facts)
+
+
 def read(path: Path) -> bytes | None:
-    """Return the content of a file; None if it is missing or damaged."""
+    """Return the content of a file; None if it is missing, damaged, or may be of another user."""
     try:
-        data = path.read_bytes()
+        if not is_ours(path):
+            return None
+        data = files.read_bytes(path, limit=MAX_FILE)
     except OSError:
         return None
     content = data[_DIGEST:]
@@ -104,8 +120,10 @@ def replace(path: Path, fill: Callable[[Path], None], *, about: Any = None) -> N
 
 
 def is_whole(path: Path, self_checked: Collection[str] = ()) -> bool:
-    """Return whether a folder is there and its files are those that were written; see `folder`."""
+    """Return whether a folder is there, of this user, and its files are those that were written; see `folder`."""
     try:
+        if not is_ours(path):
+            return False
         sums = files.check_format("cache", files.read_json(path / INFO), path)["checksums"]
         for name, value in sums.items():
             size = (path / name).stat().st_size
@@ -118,9 +136,9 @@ def is_whole(path: Path, self_checked: Collection[str] = ()) -> bool:
 
 
 def about(path: Path) -> Any:
-    """Return what a folder says it was made from; None if it cannot be read."""
+    """Return what a folder says it was made from; None if it cannot be read, or may be of another user."""
     try:
-        return files.read_json(path / INFO)["about"]
+        return files.read_json(path / INFO)["about"] if is_ours(path) else None
     except (LookalikeError, OSError, KeyError, TypeError):
         return None
 
@@ -129,6 +147,23 @@ def touch(entry: Path) -> None:
     """Mark an artifact as used now; the least recently used ones are trimmed first."""
     with contextlib.suppress(OSError):  # a read-only cache still serves
         os.utime(entry)
+
+
+def hold(path: Path) -> None:
+    """Keep what is in the cache from being trimmed until this process ends; other paths are left alone.
+
+    Args:
+        path: A folder of the cache (a downloaded data set, a copied model), or anything in it.
+    """
+    home = folders.cache_home()
+    if not path.is_relative_to(home):
+        return
+    entry = home.joinpath(*path.relative_to(home).parts[:2])
+    touch(entry)
+    if entry not in _held:
+        lock = in_use(entry, f"`{entry}` is being deleted to make room in the cache; repeat the command.")
+        lock.__enter__()
+        _held[entry] = lock
 
 
 def entries() -> list[tuple[str, Path, int, float]]:
@@ -174,7 +209,7 @@ def limit() -> int:
 def trim() -> int:
     """Delete the least recently used artifacts until the cache is within its limits; return the bytes freed.
 
-    Folders used in the last ten minutes are kept: another process may be reading them.
+    Folders used in the last ten minutes, and those that a process holds, are kept: they may be read now.
     """
     files.clean_folder(folders.cache_home())  # what kills left
     rows, freed, now = entries(), 0, time.time()
@@ -191,10 +226,21 @@ def trim() -> int:
                 break
             if row[1].is_dir() and abs(now - row[3]) < _IN_USE:  # one from the future: the clock was set back
                 continue
-            delete(row[1])
+            if not _delete_unheld(row[1]):
+                continue
             rows.remove(row)
             total, freed = total - row[2], freed + row[2]
     return freed
+
+
+def _delete_unheld(path: Path) -> bool:
+    """Delete an artifact unless a process holds it."""
+    try:
+        with in_use(path, "", alone=True) if path.is_dir() else contextlib.nullcontext():
+            delete(path)
+    except (Locked, FileNotFoundError):
+        return False
+    return True
 
 
 def describe() -> str:

@@ -95,12 +95,8 @@ def cpu_quota(root: Path = Path("/")) -> float:
 def _group_quota(group: Path) -> float:
     """CPUs of one control group: quota over period."""
     try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text(encoding="utf-8").split()
-        else:
-            quota, period = (
-                (group / f"cpu.cfs_{name}_us").read_text(encoding="utf-8").strip() for name in ("quota", "period")
-            )
+        names = ["cpu.max"] if (group / "cpu.max").exists() else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        quota, period = " ".join((group / name).read_text(encoding="utf-8") for name in names).split()
         return math.inf if quota in ("max", "-1") else int(quota) / int(period)
     except (OSError, ValueError):
         return math.inf
@@ -122,13 +118,10 @@ def configure_openmp() -> None:
 
 def cpu_name() -> str:
     """Return the name of the processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def load_average() -> float | None:

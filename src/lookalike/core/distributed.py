@@ -29,10 +29,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lookalike.core.device import threads
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import write_json
+from lookalike.core.imports import function_name, import_function
 from lookalike.core.interrupts import Stopped, Terminated, signals_restored
 from lookalike.core.progress import set_level
+from lookalike.core.storage import local_facts
 
 if TYPE_CHECKING:
     import torch
@@ -78,21 +81,17 @@ def all_gather(rows: torch.Tensor) -> torch.Tensor:
 
 def all_reduce(value: torch.Tensor, *, gradient: bool = False) -> torch.Tensor:
     """Return the sum over all processes as a new tensor; with `gradient` its backward is a sum, too."""
-    if _WORLD == 1:
-        return value
-    if gradient and value.requires_grad:
+    if _WORLD > 1 and gradient and value.requires_grad:
         from torch.distributed.nn import functional
 
         return functional.all_reduce(value)
-    return group_sum(value)
+    return value if _WORLD == 1 else group_sum(value)
 
 
 def sum_in_place(value: torch.Tensor) -> None:
     """Replace a tensor by its sum over all processes; the cheapest form, used for gradients."""
     if _WORLD > 1:
-        import torch.distributed as dist
-
-        dist.all_reduce(value)
+        _dist().all_reduce(value)
 
 
 def broadcast(value: torch.Tensor) -> torch.Tensor:
@@ -112,62 +111,55 @@ def any_rank(flag: bool) -> bool:
 def barrier() -> None:
     """Wait until every process has reached this point."""
     if _WORLD > 1:
-        import torch.distributed as dist
-
-        dist.barrier()
+        _dist().barrier()
 
 
 def group_size() -> int:
     """Return the size of the current process group, including one that another trainer started."""
-    import torch.distributed as dist
-
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return _dist().get_world_size() if _dist().is_available() and _dist().is_initialized() else 1
 
 
 def group_gather(rows: torch.Tensor) -> tuple[torch.Tensor, slice]:
     """Concatenate the rows of the whole process group without gradient, and return the slice of this process."""
-    import torch.distributed as dist
-
     if group_size() == 1:
         return rows.detach(), slice(0, len(rows))
     sizes = _sizes(rows)
-    start = sum(sizes[: dist.get_rank()])
+    start = sum(sizes[: _dist().get_rank()])
     return _gather(rows.detach(), sizes), slice(start, start + len(rows))
 
 
 def group_sum(value: torch.Tensor) -> torch.Tensor:
     """Return the sum over the whole process group, without gradient."""
-    import torch.distributed as dist
-
     out = value.detach().clone()
     if group_size() > 1:
-        dist.all_reduce(out)
+        _dist().all_reduce(out)
     return out
 
 
 def group_broadcast(value: torch.Tensor) -> torch.Tensor:
     """Return the tensor of the first process of the group on every process."""
-    import torch
-    import torch.distributed as dist
-
-    out = value.detach().clone(memory_format=torch.contiguous_format)
+    out = value.detach().contiguous().clone()
     if group_size() > 1:
-        dist.broadcast(out, 0)
+        _dist().broadcast(out, 0)
     return out
+
+
+def _dist() -> Any:
+    import torch.distributed
+
+    return torch.distributed
 
 
 def _sizes(rows: torch.Tensor) -> list[int]:
     import torch
-    import torch.distributed as dist
 
-    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(dist.get_world_size())]
-    dist.all_gather(counts, torch.tensor([len(rows)], device=rows.device))
+    counts = [torch.zeros(1, dtype=torch.int64, device=rows.device) for _ in range(_dist().get_world_size())]
+    _dist().all_gather(counts, torch.tensor([len(rows)], device=rows.device))
     return [int(c) for c in counts]
 
 
 def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
     import torch
-    import torch.distributed as dist
 
     sizes = _sizes(rows) if sizes is None else sizes
     longest = max(sizes)
@@ -175,7 +167,7 @@ def _gather(rows: torch.Tensor, sizes: list[int] | None = None) -> torch.Tensor:
     if len(rows) < longest:  # gloo gathers equal shapes only
         padded = torch.cat([padded, padded.new_zeros(longest - len(rows), *rows.shape[1:])])
     parts = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(parts, padded)
+    _dist().all_gather(parts, padded)
     return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
 
@@ -267,13 +259,10 @@ def _join() -> None:
 
 def _init_group(**meeting: Any) -> None:
     import torch
-    import torch.distributed as dist
-
-    from lookalike.core.device import threads
 
     torch.set_num_threads(threads())
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    dist.init_process_group(backend, timeout=WORKING, **meeting)
+    _dist().init_process_group(backend, timeout=WORKING, **meeting)
 
 
 @contextlib.contextmanager
@@ -299,13 +288,13 @@ class _Followers:
     """The other processes, as the first one sees them."""
 
     def __init__(self) -> None:
-        self.sent: dict[str, str] = {}
+        self.sent: dict[str, list[int]] = {}  # size and time of the files that were sent
         self.folder: Path | None = None
 
     def work(self, function: Callable[..., Any], *, folder: str) -> Any:
         """Run `function(folder=...)` here and, on a copy of the folder, in the other processes."""
         self.folder = Path(folder)
-        self.send({"function": _name(function)})
+        self.send({"function": function_name(function)})
         with _at_work():
             return function(folder=folder)
 
@@ -315,19 +304,13 @@ class _Followers:
         if self.folder is not None and self.folder.is_dir() and not message.get("code"):
             for path in sorted(self.folder.rglob("*")):
                 name = path.relative_to(self.folder)
-                if path.is_file() and name.parts[0] not in LEFT_OUT and self.sent.get(str(name)) != _stamp(path):
-                    self.sent[str(name)] = _stamp(path)
+                if path.is_file() and name.parts[0] not in LEFT_OUT and self.sent.get(str(name)) != local_facts(path):
+                    self.sent[str(name)] = local_facts(path)
                     files[name.as_posix()] = path.stat().st_size
         _share_bytes(json.dumps({**message, "files": files}).encode())
         for file in files:
             assert self.folder is not None
             _share_bytes((self.folder / file).read_bytes())
-
-
-def _stamp(path: Path) -> str:
-    """Size and time of a file: it has changed where they have."""
-    facts = path.stat()
-    return f"{facts.st_size} {facts.st_mtime_ns}"
 
 
 def _follow() -> Path:
@@ -347,7 +330,7 @@ def _follow() -> Path:
             return folder
         try:
             with _at_work():
-                _named(message["function"])(folder=str(folder))
+                import_function(message["function"])(folder=str(folder))
         except Stopped as stop:  # the first process says so
             raise SystemExit(int(stop.exit_code)) from None
 
@@ -355,13 +338,12 @@ def _follow() -> Path:
 def _share_bytes(data: bytes | None) -> bytes:
     """Send bytes from the first process; the others pass None and receive them."""
     import torch
-    import torch.distributed as dist
 
     length = torch.tensor([len(data or b"")])
-    dist.broadcast(length, 0)
+    _dist().broadcast(length, 0)
     out = bytearray(data or bytes(int(length)))
     for start in range(0, len(out), CHUNK):
-        dist.broadcast(torch.frombuffer(out, dtype=torch.uint8, count=min(CHUNK, len(out) - start), offset=start), 0)
+        _dist().broadcast(torch.frombuffer(out, dtype=torch.uint8, count=min(CHUNK, len(out) - start), offset=start), 0)
     return bytes(out)
 
 
@@ -386,8 +368,6 @@ def launch(function: Callable[..., Any], count: int, **arguments: Any) -> list[A
         LookalikeError: A process raised one.
         RuntimeError: A process failed otherwise; the others are ended.
     """
-    from lookalike.core.device import threads
-
     if _FOLLOWERS is not None:
         if count != started_size():
             raise LookalikeError(f"The run is one of {count} processes, and torchrun started {started_size()}.")
@@ -397,7 +377,7 @@ def launch(function: Callable[..., Any], count: int, **arguments: Any) -> list[A
         environment = {"LOOKALIKE_THREADS": each, "OMP_NUM_THREADS": each}
         if sys.platform.startswith("linux"):  # all of them are on this machine; its name may not resolve
             environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
-        plan = {"function": _name(function), "path": [str(p) for p in sys.path if p], "arguments": arguments}
+        plan = {"function": function_name(function), "path": [str(p) for p in sys.path if p], "arguments": arguments}
         write_json(Path(folder) / "plan.json", {**plan, "environment": environment, "parent": os.getpid()})
         codes, signaled = _run_workers(folder, count)
         return _results(Path(folder), count, codes, signaled)
@@ -418,17 +398,10 @@ def _run_workers(folder: str, count: int) -> tuple[Mapping[int, int], signal.Sig
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).disabled = True  # what failed is reported by `_results`
     config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=Path(folder).name,
-        rdzv_backend="c10d",
-        rdzv_endpoint=f"{folder}/agent",
-        rdzv_configs={"store_type": "file"},
-        local_addr="127.0.0.1",
-        logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"),
-        max_restarts=0,
-    )
+        min_nodes=1, max_nodes=1, nproc_per_node=count, run_id=Path(folder).name, rdzv_backend="c10d",
+        rdzv_endpoint=f"{folder}/agent", rdzv_configs={"store_type": "file"}, local_addr="127.0.0.1",
+        logs_specs=DefaultLogsSpecs(log_dir=f"{folder}/logs"), max_restarts=0,
+    )  # fmt: skip
     with signals_restored():
         try:
             elastic_launch(config, sys.executable)("-P", "-m", "lookalike.core.distributed", folder)
@@ -458,19 +431,6 @@ def _results(folder: Path, count: int, codes: Mapping[int, int], signaled: signa
     return [answer["result"] for answer in answers]
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}:{function.__qualname__}"
-
-
-def _named(function: str) -> Any:
-    """Import a function by `package.module:name`."""
-    name, _, attribute = function.partition(":")
-    target: Any = importlib.import_module(name)
-    for part in attribute.split("."):
-        target = getattr(target, part)
-    return target
-
-
 def _die_with_parent(parent: int) -> None:
     def wait() -> None:
         while os.getppid() == parent:
@@ -488,8 +448,6 @@ def _child(folder: str) -> int:
     sys.path[:] = [*plan["path"], *(p for p in sys.path if p not in plan["path"])]
     _die_with_parent(plan["parent"])
 
-    import torch.distributed as dist
-
     number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     # `-m` runs this file as __main__; the module that everybody imports is another object.
     module: Any = importlib.import_module("lookalike.core.distributed")
@@ -499,14 +457,14 @@ def _child(folder: str) -> int:
     answer: dict[str, Any]
     try:
         _init_group(init_method=(folder_path / "rendezvous").as_uri(), rank=number, world_size=count)
-        answer = {"result": _named(plan["function"])(**plan["arguments"])}
+        answer = {"result": import_function(plan["function"])(**plan["arguments"])}
     except LookalikeError as error:
         answer = {"error": str(error), "code": int(error.exit_code)}
     except BaseException:
         answer = {"trace": traceback.format_exc()}
     write_json(folder_path / f"result-{number}.json", answer)
     if "result" in answer:
-        dist.destroy_process_group()
+        _dist().destroy_process_group()
         return 0
     sys.stdout.flush()
     sys.stderr.flush()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -22,18 +21,22 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from lookalike._version import __version__
 from lookalike.core.device import threads
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import hash_bytes, read_json, to_json, write_json
-from lookalike.core.imports import package_versions
+from lookalike.core.imports import function_name, import_function, package_versions
 from lookalike.core.progress import warn
 
+Shards = Mapping[str, Mapping[str, Any]]
+"""The arguments of each shard by its name."""
+Answer = tuple[Any, BaseException | None]
+"""The result of a shard, or why it failed."""
 LOST = 3
 """Workers that may die of one shard before it counts as failed."""
 AHEAD = 2  # tasks handed to Ray for each of its workers, so that none waits for the next
@@ -61,9 +64,7 @@ class Engine(Protocol):
 
     name: str
 
-    def run(
-        self, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], *, attempts: int = 1
-    ) -> Iterator[Outcome]:
+    def run(self, function: Callable[..., Any], shards: Shards, *, attempts: int = 1) -> Iterator[Outcome]:
         """Yield the outcome of `function(**arguments)` for every shard as it finishes.
 
         Args:
@@ -117,9 +118,7 @@ class LocalEngine:
     def __init__(self, processes: int = 1) -> None:
         self.processes = processes
 
-    def run(
-        self, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], *, attempts: int = 1
-    ) -> Iterator[Outcome]:
+    def run(self, function: Callable[..., Any], shards: Shards, *, attempts: int = 1) -> Iterator[Outcome]:
         if self.processes <= 1:
             for key, arguments in shards.items():
                 yield Outcome(key, *attempt(function, arguments, attempts), platform.node())
@@ -153,10 +152,7 @@ class _Child:
         self.process: subprocess.Popen[bytes] | None = None
         self.ended = False
 
-    def run(
-        self, key: str, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], attempts: int
-    ) -> tuple[Any, BaseException | None]:
-        """Return the result and the error of a shard."""
+    def run(self, key: str, function: Callable[..., Any], shards: Shards, attempts: int) -> Answer:
         code = None
         for number in range(LOST):
             try:
@@ -171,7 +167,7 @@ class _Child:
                 return None, error
         return None, RuntimeError(f"{LOST} processes that ran it died, the last one with {code}")
 
-    def _call(self, task: bytes) -> tuple[Any, BaseException | None]:
+    def _call(self, task: bytes) -> Answer:
         if self.process is None:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", "from lookalike.core.engine import serve; serve()"],
@@ -182,8 +178,7 @@ class _Child:
             )
         assert self.process.stdin is not None and self.process.stdout is not None
         _send(self.process.stdin, task)
-        answer: tuple[Any, BaseException | None] = pickle.loads(_receive(self.process.stdout))  # nosec B301
-        return answer
+        return cast(Answer, pickle.loads(_receive(self.process.stdout)))  # nosec B301
 
     def end(self) -> None:
         self.ended = True
@@ -223,18 +218,14 @@ def serve() -> None:
 
     threading.Thread(target=read, name="follow-parent", daemon=True).start()
     while True:
-        answer: tuple[Any, BaseException | None]
         try:
-            answer = portable(*attempt(*pickle.loads(tasks.get())))  # nosec B301
-            data = pickle.dumps(answer)
+            data = pickle.dumps(portable(*attempt(*pickle.loads(tasks.get()))))  # nosec B301
         except Exception as error:
             data = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
         _send(answers, data)
 
 
-def attempt(
-    function: Callable[..., Any], arguments: Mapping[str, Any], attempts: int = 1
-) -> tuple[Any, BaseException | None]:
+def attempt(function: Callable[..., Any], arguments: Mapping[str, Any], attempts: int = 1) -> Answer:
     """Call a function up to so many times; return its result and None, or None and the last error."""
     error: BaseException | None = None
     for number in range(attempts):
@@ -242,16 +233,14 @@ def attempt(
             time.sleep(min(2.0**number, 10.0))  # what failed may be busy
         try:
             return function(**arguments), None
-        except LookalikeError as failure:
-            error = failure
-            if not isinstance(failure, Unavailable):
-                break  # it would say the same again
         except Exception as failure:
             error = failure
+            if isinstance(failure, LookalikeError) and not isinstance(failure, Unavailable):
+                break  # it would say the same again
     return None, error
 
 
-def portable(result: Any, error: BaseException | None) -> tuple[Any, BaseException | None]:
+def portable(result: Any, error: BaseException | None) -> Answer:
     """Return a result and an error that another process can read; the error notes where it was raised."""
     if error is not None:
         if not isinstance(error, LookalikeError):
@@ -301,9 +290,7 @@ class RayEngine:
         self.task = ray.remote(_run_task).options(max_retries=0, **options)
         self.dead: set[str] = set()
 
-    def run(
-        self, function: Callable[..., Any], shards: Mapping[str, Mapping[str, Any]], *, attempts: int = 1
-    ) -> Iterator[Outcome]:
+    def run(self, function: Callable[..., Any], shards: Shards, *, attempts: int = 1) -> Iterator[Outcome]:
         waiting = collections.deque((key, 1) for key in shards)
         running: dict[Any, tuple[str, int]] = {}
         versions, slots, checked = package_versions(), 0, 0.0
@@ -314,7 +301,10 @@ class RayEngine:
                     self._report_nodes()
                 while waiting and len(running) < AHEAD * slots:
                     key, tries = waiting.popleft()
-                    running[self.task.remote(_name(function), dict(shards[key]), attempts, versions)] = key, tries
+                    running[self.task.remote(function_name(function), dict(shards[key]), attempts, versions)] = (
+                        key,
+                        tries,
+                    )
                 for ref in self.ray.wait(list(running), timeout=1.0)[0]:
                     key, tries = running.pop(ref)
                     try:
@@ -385,17 +375,10 @@ def _run_task(
     os.environ.update(_ONE_THREAD)
     try:
         check_versions(versions, node)
-        module, _, name = function.partition(":")
-        target: Any = importlib.import_module(module)
-        for part in name.split("."):
-            target = getattr(target, part)
+        target = import_function(function)
     except Exception as error:
         return None, error if isinstance(error, LookalikeError) else RuntimeError(f"{node}: {error}"), node
     return *portable(*attempt(target, arguments, attempts)), node
-
-
-def _name(function: Callable[..., Any]) -> str:
-    return f"{function.__module__}:{function.__qualname__}"
 
 
 def _not_installed(failure: Exception) -> LookalikeError:
@@ -449,7 +432,7 @@ class Jobs:
         write_json(self.path(key, arguments), {"key": key, "result": result})
 
     def run_many(
-        self, jobs: Mapping[str, Mapping[str, Any]], function: Callable[..., Any], *, engine: Engine | None = None
+        self, jobs: Shards, function: Callable[..., Any], *, engine: Engine | None = None
     ) -> Iterator[tuple[str, Any]]:
         """Yield key and result of `function(**arguments)` for every job as it finishes.
 
@@ -469,6 +452,3 @@ class Jobs:
                 raise outcome.error
             self._store(outcome.key, waiting[outcome.key], outcome.result)
             yield outcome.key, self.run(outcome.key, function, **waiting[outcome.key])
-
-
-__all__: Sequence[str] = ("Engine", "Jobs", "LocalEngine", "Outcome", "RayEngine", "check_versions", "open_engine")

@@ -23,19 +23,9 @@ from lookalike.core.storage import RemotePath, is_url, location
 
 # The number each kind of file is written with. Raise it with every change that an older version would misread.
 FORMAT_VERSIONS: dict[str, int] = {
-    "model": 1,
-    "run": 1,
-    "index": 3,
-    "checkpoint": 1,
-    "cache": 1,
-    "splits": 1,
-    "curve": 2,
-    "table": 1,
-    "map": 1,
-    "backup": 2,
-    "adaptation": 1,
-    "vectors": 1,
-}
+    "model": 1, "run": 1, "index": 3, "checkpoint": 1, "cache": 1, "splits": 1, "curve": 2, "table": 1, "map": 1,
+    "backup": 2, "adaptation": 1, "vectors": 1,
+}  # fmt: skip
 MAX_BYTES = 1_000_000_000  # of an image file
 _COLUMNS = 509  # words in a row of a checksum
 MAX_SPARSE = 50_000_000  # bytes of a file with holes, which takes little of a disk and much memory
@@ -129,6 +119,12 @@ def _part_file(path: Path) -> tuple[int | None, Path]:
     return handle, Path(name)
 
 
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 @contextlib.contextmanager
 def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, which replaces it if the block ends without an error.
@@ -141,8 +137,8 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="lookalike-") as folder:
             part = Path(folder, "part")
             yield part
-            with part.open("rb") as source, location(path).writing() as target:  # type: ignore[attr-defined]
-                shutil.copyfileobj(source, target, 1 << 23)
+            with part.open("rb") as source:
+                location(path).write_from(source)  # type: ignore[attr-defined]
         return
     path = Path(path)
     with disk_errors(path):
@@ -154,9 +150,7 @@ def atomic_file(path: str | Path, *, private: bool = False) -> Iterator[Path]:
             with part.open("rb+") as file:
                 os.fsync(file.fileno())
             if not private and os.name != "nt":
-                mask = os.umask(0)
-                os.umask(mask)
-                part.chmod(0o666 & ~mask)
+                part.chmod(0o666 & ~_umask())
             part.replace(path)
             sync_folder(path.parent)
         finally:
@@ -184,10 +178,8 @@ def atomic_folder(path: str | Path, *, private: bool = False) -> Iterator[Path]:
         with temporary_folder(path) as part:
             with _foreign_writers(path):
                 yield part
-            mask = None
-            if not private and os.name != "nt":
-                mask = os.umask(0)
-                os.umask(mask)
+            mask = None if private or os.name == "nt" else _umask()
+            if mask is not None:
                 part.chmod(0o777 & ~mask)
             for folder, _, names in os.walk(part):
                 for name in names:

@@ -90,14 +90,10 @@ def network_drive(path: Path) -> str | None:
         lines = Path("/proc/mounts").read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
-    path = path.absolute()
-    best = ("", "")
-    for line in lines:
-        _, mount, kind, *_ = line.split(" ")
-        mount = mount.replace("\\040", " ")
-        if (path == Path(mount) or Path(mount) in path.parents) and len(mount) >= len(best[0]):
-            best = (mount, kind)
-    return best[1] if best[1] in _NETWORK else None
+    mounts = [(line.split(" ")[1].replace("\\040", " "), line.split(" ")[2]) for line in reversed(lines)]
+    holding = [(len(mount), kind) for mount, kind in mounts if path.absolute().is_relative_to(mount)]
+    kind = max(holding, key=lambda place: place[0], default=(0, ""))[1]  # of equals the last that was mounted
+    return kind if kind in _NETWORK else None
 
 
 def refuse_network_drive(path: Path, what: str) -> None:

@@ -134,6 +134,17 @@ def import_openvino() -> Any:
     return importlib.import_module("openvino")
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """Return `package.module:name`, by which `import_function` finds a function in another process."""
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def import_function(name: str) -> Any:
+    """Import a function, a method or a class by `package.module:name`."""
+    module, _, path = name.partition(":")
+    return functools.reduce(getattr, path.split("."), importlib.import_module(module))
+
+
 def offline(*, unset: bool = True) -> bool:
     """Return whether downloads are off; `unset` says so where the user did not set `HF_HUB_OFFLINE`."""
     return os.environ.get("HF_HUB_OFFLINE", str(int(unset))).lower() not in ("", "0", "false", "no", "off")

@@ -42,13 +42,10 @@ def _open(path: Path) -> IO[bytes]:
 @contextlib.contextmanager
 def wait_for_lock(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for the block, waiting for whoever holds it; for work that takes moments."""
-    file = _open(Path(path))
-    try:
+    with _open(Path(path)) as file:
         while not _try(file):
             time.sleep(0.02)
         yield
-    finally:
-        file.close()
 
 
 @contextlib.contextmanager
@@ -62,8 +59,7 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
     Raises:
         Locked: Another process holds the lock.
     """
-    file = _open(Path(path))
-    try:
+    with _open(Path(path)) as file:
         if not _try(file):
             file.seek(0)
             holder = file.read(200).decode("utf-8", "replace").strip()
@@ -75,8 +71,6 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
             file.write(f"{program[:100]}, process {os.getpid()}".encode("utf-8", "replace"))
             file.flush()
         yield
-    finally:
-        file.close()
 
 
 @contextlib.contextmanager

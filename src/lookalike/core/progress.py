@@ -66,10 +66,8 @@ def warn(text: str) -> None:
 
 
 def _span(seconds: float) -> str:
-    whole = int(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
-    return f"{whole // 60}:{whole % 60:02d}"
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
 
 
 _LISTENER: ContextVar[Callable[[Progress], None] | None] = ContextVar("listener", default=None)
@@ -197,9 +195,7 @@ class Progress:
 
 def speed(rate: float) -> str:
     """Return a number of steps a second as text, such as `12/s`, `0.4/s` or `25 s each`."""
-    if rate < 0.1:
-        return f"{1 / rate:,.0f} s each"
-    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+    return f"{1 / rate:,.0f} s each" if rate < 0.1 else f"{rate:,.{int(rate < 10)}f}/s"
 
 
 def plural(number: int, one: str, many: str | None = None) -> str:

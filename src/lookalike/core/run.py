@@ -79,8 +79,8 @@ class Run:
         """
         if path is None:
             base = folders.runs() / f"{time.strftime('%Y%m%d-%H%M%S')}-{method}"
-            others = (base.with_name(f"{base.name}-{count}") for count in itertools.count(2))
-            path = next(path for path in itertools.chain([base], others) if not path.exists())
+            names = (base.name + f"-{count}" * (count > 1) for count in itertools.count(1))
+            path = next(path for path in map(base.with_name, names) if not path.exists())
         cls.check_available(path)
         if is_url(path):
             mirror = _mirror(path)
@@ -177,10 +177,13 @@ class Run:
                 yield
 
     def log(self, **values: Any) -> None:
-        """Append a line to `log.jsonl`."""
-        line = json.dumps(values, default=files.to_json, ensure_ascii=False)
-        with files.disk_errors(self.path), (self.path / "log.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
+        """Append a line to `log.jsonl`, also after a line that a kill or a loss of power tore."""
+        line = json.dumps(values, default=files.to_json, ensure_ascii=False) + "\n"
+        with files.disk_errors(self.path), (self.path / "log.jsonl").open("ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else f"\n{line}"
+            file.write(line.encode("utf-8", "backslashreplace"))
 
     def truncate_log(self, step: int) -> None:
         """Drop the lines after `step` and a partial last one, which a resumed run will write again."""
@@ -189,11 +192,11 @@ class Run:
         files.write_bytes(self.path / "log.jsonl", text.encode())
 
     def read_log(self) -> list[dict[str, Any]]:
-        path = self.path / "log.jsonl"
-        rows: list[Any] = []
-        with contextlib.suppress(ValueError, RecursionError):  # a line that a kill tore; all before it are whole
-            text = files.read_bytes(path, limit=files.MAX_JSON) if path.exists() else b""
-            rows.extend(map(json.loads, text.splitlines()))
+        """Return the rows of `log.jsonl` without lines that are torn or zeroed."""
+        path, rows = self.path / "log.jsonl", []
+        for line in files.read_bytes(path, limit=files.MAX_JSON).split(b"\n") if path.exists() else ():
+            with contextlib.suppress(ValueError, RecursionError):
+                rows.append(json.loads(line.strip(b"\0")))
         return [row for row in rows if isinstance(row, dict)]
 
     def write_section(self, name: str, section: Any) -> None:

@@ -249,21 +249,31 @@ class RemotePath:
 
     def write_bytes(self, data: bytes) -> int:
         """Write the object in one piece, and check that all of it arrived."""
+        self.write_from(io.BytesIO(data))
+        return len(data)
+
+    def write_from(self, source: BinaryIO) -> None:
+        """Write the object from an open file, and check that all of it arrived; what fails is sent again."""
         for number in range(1, ATTEMPTS + 1):
             try:
+                source.seek(0)
                 with _errors(str(self)):
                     stream = self._fs.open_output_stream(str(self.pure))
-                    stream.write(data)
-                    stream.close()
-                    size = self._fs.get_file_info(str(self.pure)).size
-                if size != len(data):
-                    raise Unavailable(f"`{self}` arrived with {size:,} of {len(data):,} bytes.")
-                return len(data)
+                    shutil.copyfileobj(source, stream, 1 << 23)
+                return self._close(stream)
             except Unavailable:
                 if number == ATTEMPTS:
                     raise
                 time.sleep(0.2 * 2**number)
-        return 0
+
+    def _close(self, stream: Any) -> None:
+        """Close what was written to, and check that all of it arrived."""
+        with _errors(str(self)):
+            count = stream.tell()
+            stream.close()
+            size = self._fs.get_file_info(str(self.pure)).size
+        if size != count:
+            raise Unavailable(f"`{self}` arrived with {size or 0:,} of {count:,} bytes.")
 
     def unlink(self, missing_ok: bool = False) -> None:
         with contextlib.suppress(FileNotFoundError) if missing_ok else contextlib.nullcontext(), _errors(str(self)):
@@ -274,19 +284,18 @@ class RemotePath:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[BinaryIO]:
-        """Yield a stream; the object appears when the block ends without an error."""
+        """Yield a stream; the object appears when the block ends without an error and all of it arrived."""
         with _errors(str(self)):
             stream = self._fs.open_output_stream(str(self.pure))
         try:
             with _errors(str(self)):
                 yield stream
+            self._close(stream)
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, Unavailable):
                 stream.close()  # pyarrow cannot abort: what is there now is half
                 self.unlink(missing_ok=True)
             raise
-        with _errors(str(self)):
-            stream.close()
 
 
 class RemoteFile(io.RawIOBase):
@@ -352,6 +361,7 @@ class Mirror:
 
     def __init__(self, url: RemotePath, folder: Path) -> None:
         self.url, self.folder = url, folder
+        self.lock = threading.Lock()  # a run's own calls of `send` meet those of `following`
         self.state = folder.with_name(f"{folder.name}.mirror.json")
         self.known: dict[str, list[list[int]]] = {}  # by name: size and time of both copies when they were equal
         if self.state.exists():
@@ -363,14 +373,14 @@ class Mirror:
         names = {str(path.relative_to(self.url)): path for path in tree.rglob("*")}
         for name, path in names.items():
             local, now = self.folder / name, list(path._facts() or ())
-            if local.exists() and [_local_facts(local), now] == self.known.get(name):
+            if local.exists() and [local_facts(local), now] == self.known.get(name):
                 continue
             local.parent.mkdir(parents=True, exist_ok=True)
             part = local.with_name(f".{local.name}.part")
             with path.open("rb") as source, part.open("wb") as target:
                 shutil.copyfileobj(source, target, 1 << 23)
             part.replace(local)
-            self.known[name] = [_local_facts(local), now]
+            self.known[name] = [local_facts(local), now]
         for local in self._files():
             if (name := local.relative_to(self.folder).as_posix()) not in names:
                 local.unlink()
@@ -379,9 +389,13 @@ class Mirror:
 
     def send(self) -> None:
         """Bring the bucket to what is in the copy; a file that changes meanwhile goes the next time."""
+        with self.lock:
+            self._send()
+
+    def _send(self) -> None:
         changed = {}
         for local in self._files():
-            name, now = local.relative_to(self.folder).as_posix(), _local_facts(local)
+            name, now = local.relative_to(self.folder).as_posix(), local_facts(local)
             if self.known.get(name, [None])[0] != now:
                 (self.url / name).write_bytes(local.read_bytes())
                 changed[name] = now
@@ -398,12 +412,18 @@ class Mirror:
     @contextlib.contextmanager
     def following(self, seconds: float = 30.0) -> Iterator[None]:
         """Send what changes while the block runs, and the rest at its end, however it ends."""
+        from lookalike.core.progress import warn
+
         ended = threading.Event()
 
         def follow() -> None:
             while not ended.wait(seconds):
-                with contextlib.suppress(OSError, LookalikeError):  # the next time, or the end, says so
+                try:
                     self.send()
+                except FileNotFoundError:  # a file that went meanwhile
+                    continue
+                except Exception as error:  # the next time, or the end, may be better
+                    warn(f"`{self.url}` is behind its copy `{self.folder}`: {_reason(error)}.")
 
         thread = threading.Thread(target=follow, name="mirror", daemon=True)
         thread.start()
@@ -424,6 +444,7 @@ class Mirror:
         part.replace(self.state)
 
 
-def _local_facts(path: Path) -> list[int]:
+def local_facts(path: Path) -> list[int]:
+    """Return size and time of a file: it has changed where they have."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lookalike._version import __version__
-from lookalike.core import folders
+from lookalike.core import artifacts, folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import (
     atomic_folder,
@@ -70,6 +70,7 @@ def _fetched(url: Path) -> Path:
     local = folders.cache("models") / hash_bytes(str(url)) / "model"
     local.parent.mkdir(parents=True, exist_ok=True)
     with wait_for_lock(local.parent / ".lock"):
+        artifacts.hold(local)
         Mirror(place, local).fetch()
     return local
 

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
+from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.core.storage import RemotePath, is_url, location
@@ -196,6 +197,7 @@ def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tu
     shown, path = readable_name(str(source)), Path(source).expanduser()
     if isinstance(source, str) and not path.exists() and hub.names_hub(source):
         folder, name = hub.download(source, progress=progress)
+        artifacts.hold(folder)
         return folder, shown, name
     if not path.exists() and (files := expand(path)):
         return path, shown, files[0].parent.name
@@ -203,6 +205,7 @@ def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tu
         raise LookalikeError(f"`{shown}` does not exist: give a folder of images or a table.")
     if not path.is_file() and not path.is_dir():
         raise LookalikeError(f"`{shown}` is a pipe, socket or device: give a folder of images or a table.")
+    artifacts.hold(path)  # an index may have been made of a data set of the Hub
     return path, shown, ""
 
 
