@@ -17,20 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lookalike.core import artifacts
+from lookalike.core import artifacts, files
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import (
-    atomic_file,
-    check_format,
-    hash_bytes,
-    open_inside,
-    open_regular,
-    read_part,
-    stamp,
-    to_json,
-)
+from lookalike.core.files import atomic_file, check_format, hash_bytes, open_inside, open_regular, read_part, to_json
 from lookalike.core.storage import is_url, location
-from lookalike.data.parquet_images import ROW_GROUPS
+from lookalike.data.parquet_images import ROW_GROUPS, read_columns
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -202,8 +193,8 @@ class Table:
 
     def without(self, *names: str) -> Table:
         """Return the same rows without some columns; `without(*BOX)` gives whole images."""
-        names_left = [name for name in self.names if name not in names]
-        return dataclasses.replace(self, arrow=self.arrow.select(names_left), notes=dict(self.notes))
+        arrow = self.arrow.select([name for name in self.names if name not in names])
+        return dataclasses.replace(self, arrow=arrow, notes=dict(self.notes))
 
     def labels(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
         """Return the code of each row (−1 for no label) and the names in natural order."""
@@ -231,7 +222,8 @@ class Table:
 
     def file(self, i: int) -> Path | None:
         """Return the file of a row; None for one inside a shard or in memory."""
-        return None if self._value("shard", i) or self._value("item", i) is not None else self._opened(i)
+        inside = self._value("shard", i) or self._value("item", i) is not None
+        return None if inside else (self.root or Path()) / self._relative(i)
 
     def open_bytes(self, i: int) -> bytes:
         """Return the encoded image of a row, from its file, from inside its shard, or from memory."""
@@ -256,9 +248,8 @@ class Table:
     def save(self, path: str | Path) -> None:
         """Save the table as one Parquet file that `Table.load` and any other Parquet reader understands."""
         about = {"name": self.name, "root": None if self.root is None else str(self.root), "notes": self.notes}
-        text = json.dumps(stamp("table", about), default=to_json)
-        arrow = self.arrow.replace_schema_metadata({_STAMP: text.encode()})
-        write_parquet(path, arrow)
+        text = json.dumps(files.stamp("table", about), default=to_json)
+        write_parquet(path, self.arrow.replace_schema_metadata({_STAMP: text.encode()}))
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
@@ -278,10 +269,9 @@ class Table:
 
     @cached_property
     def _fingerprint(self) -> str:
-        parts = []
-        for name in ("size", "mtime_ns", "offset", *BOX):
-            if self.has(name):
-                parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
+        parts: list[bytes] = []
+        for name in filter(self.has, ("size", "mtime_ns", "offset", *BOX)):
+            parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
         if self.has("digest"):
             parts.append("".join(self._flat("digest").fill_null("").to_pylist()).encode())
         ids = self._flat("row_id")
@@ -294,19 +284,15 @@ class Table:
     def _value(self, name: str, i: int) -> Any:
         return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
 
-    def _opened(self, i: int) -> Path:
-        return Path(self._relative(i)) if self.root is None else self.root / self._relative(i)
-
     def _relative(self, i: int) -> str:
         raw_path = self._value("raw_path", i)
-        name = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
-        return str(name)
+        return str(self._value("shard", i) or self._value("path", i)) if raw_path is None else os.fsdecode(raw_path)
 
     def _open(self, i: int) -> BinaryIO:
         from lookalike.data.decoding import UnreadableImage
 
         if self.root is None or not self.confined or is_url(self.root):
-            return open_regular(self._opened(i))
+            return open_regular((self.root or Path()) / self._relative(i))
         try:
             return open_inside(self.root, self._relative(i))
         except LookalikeError as error:
@@ -351,10 +337,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
     # and takes no names that are not UTF-8.
     try:
         with path.open("rb") as file:
-            if columns is None:
-                table = pq.read_table(file, page_checksum_verification=True)
-            else:
-                table = pq.ParquetFile(file, page_checksum_verification=True).read(columns)
+            table = read_columns(file, path, columns, verify=True)
         table.validate(full=True)  # texts that are not UTF-8 would fail wherever they are used first
         return table
     except FileNotFoundError:

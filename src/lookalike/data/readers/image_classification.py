@@ -35,12 +35,11 @@ def read_tiny_imagenet(root: Path) -> Columns:
     val_labels = dict(line.split("\t")[:2] for line in lines(lists)) if lists.exists() else {}
     columns["split"] = pc.list_element(pc.split_pattern(columns["path"], "/", max_splits=1), 0)
     columns["label"] = _synsets(columns["path"], val_labels, str(root))
+    words: dict[str, str] = {}
     if (root / "classes.csv").exists():
         words = {row["wnid"]: row["words"] for row in csv_rows(root / "classes.csv")}
     elif (root / "words.txt").exists():
         words = dict(line.split("\t", 1) for line in lines(root / "words.txt"))
-    else:
-        words = {}
     return columns | _words(columns["label"], words)
 
 

@@ -25,7 +25,7 @@ from lookalike.core.progress import Progress
 from lookalike.data.readers.base import Columns, locate
 from lookalike.data.readers.columns import ColumnMap, class_names, holds_bytes, image_column, named
 from lookalike.data.readers.table_files import our_columns, row_paths
-from lookalike.data.table import check_width
+from lookalike.data.table import as_array, check_width
 
 _ONE_AT_A_TIME = threading.Lock()  # nothing is known of how safe such an object is among threads
 Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
@@ -33,11 +33,7 @@ Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
 
 @dataclass(frozen=True, eq=False)
 class ArrowImages:
-    """Reads the encoded images of a column in memory, by row.
-
-    Args:
-        values: The column of bytes.
-    """
+    """Reads the encoded images of a column of bytes in memory, by row."""
 
     values: pa.ChunkedArray
 
@@ -48,11 +44,7 @@ class ArrowImages:
 
 @dataclass(frozen=True, eq=False)
 class DatasetImages:
-    """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read.
-
-    Args:
-        dataset: The object.
-    """
+    """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read."""
 
     dataset: Any
 
@@ -64,8 +56,7 @@ class DatasetImages:
 def encode_image(image: Any) -> bytes:
     """Return an image as bytes: encoded ones as they are, files as read, a PIL image, array or tensor as PNG.
 
-    Args:
-        image: The image; arrays are (H, W), (H, W, 3), tensors also (3, H, W); floats are from 0 to 1.
+    Arrays are (H, W) or (H, W, 3), tensors also (3, H, W); floats are from 0 to 1.
     """
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image)
@@ -159,7 +150,7 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     names: Sequence[str | None] = [None] * len(arrow)
     if values is not None and pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         if values.type.get_field_index("path") >= 0:
-            names = pc.struct_field(values, "path").to_pylist()
+            names = as_array("path", pc.struct_field(values, "path")).to_pylist()
         inside = [chunk.field("bytes") for chunk in values.chunks]
         values = pa.chunked_array(inside, values.type.field("bytes").type)
         if values.null_count == len(values):
@@ -215,8 +206,7 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
 
 def _read_torch(source: Any, progress: bool) -> Read:
     """A torch `Dataset`: the files it lists, or the images it gives, read once for their labels."""
-    classes = [str(name) for name in getattr(source, "classes", None) or ()]
-    where = type(source).__name__
+    classes, where = [str(name) for name in getattr(source, "classes", None) or ()], type(source).__name__
     labels: list[str | None] = []
     marks: list[str] = []
 

@@ -31,6 +31,7 @@ from lookalike.data.readers.columns import (
     image_column,
     listed,
     named,
+    plain,
     require,
 )
 from lookalike.data.scan import changed_ns, kind_of, readable_name
@@ -50,7 +51,7 @@ def read_file(path: Path, columns: ColumnMap = _BY_NAME) -> tuple[Path, Columns,
     if path.suffix.lower() in _PARQUET:
         return read_parquet_files([path], path.parent, columns)
     arrow = _read_jsonl(path) if path.suffix.lower() == ".jsonl" else _read_csv(path, columns)
-    return path.parent, our_columns(arrow, columns, str(path)), {}
+    return path.parent, our_columns(arrow, columns, str(path)), {"layout": "table"}
 
 
 def read_parquet_files(
@@ -58,7 +59,7 @@ def read_parquet_files(
 ) -> tuple[Path, Columns, dict[str, Any]]:
     """Return the root, the columns and notes of Parquet files that hold images or paths of images."""
     parts: list[pa.Table] = []
-    notes: dict[str, Any] = {}
+    notes: dict[str, Any] = {"layout": "table"}
     missing = 0
     for file in track(files, "Reading tables", shown=progress and len(files) > 1):
         schema = read_parquet_schema(file)
@@ -136,15 +137,15 @@ def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str
     rows = np.arange(len(offsets))
     names: list[str | None] = [None] * len(rows)
     if image in part.column_names:
-        paths = pc.struct_field(part[image], "path")
+        paths = as_array("path", pc.struct_field(part[image], "path"))
         names = paths.to_pylist()
         part = part.drop_columns([image])
         if any(names) and not (lengths >= 0).any():
-            return part.append_column(image, paths.cast(pa.string())), 0
+            return part.append_column(image, paths), 0
     shard, status = file.relative_to(root).as_posix(), file.stat()
     grouped = pa.array((offsets < 0) & (lengths >= 0))
     exact = pa.scalar(None, pa.int64())
-    own = {f"input_{name}" if name in OWN or name == "path" else name: part[name] for name in part.column_names}
+    own = {f"input_{name}" if name in OWN or name == "path" else name: plain(part[name]) for name in part.column_names}
     places: dict[str, Any] = {
         "path": row_paths(readable_name(shard), names),
         "shard": pa.array([readable_name(shard)] * len(rows), pa.string()),
