@@ -92,7 +92,12 @@ class RandomView:
             parse_rand_augment(self.rand_augment)
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        image = self._part(pixels, rng)
+        height, width = pixels.shape[:2]
+        x, y, across, down = self._box(width, height, rng)
+        size = (self.pre.size, self.pre.size)
+        image = Image.fromarray(pixels).resize(size, self.pre.filter, box=(x, y, x + across, y + down))
+        if self.flip and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         if self.color_jitter and rng.random() < self.color_jitter_probability:
             image = _jitter(image, self.color_jitter, rng, self.saturation)
         if self.grayscale and rng.random() < self.grayscale:
@@ -108,14 +113,6 @@ class RandomView:
             image = rand_augment(image, self.rand_augment, rng, fill)
         out = np.array(image)
         return random_erase(out, rng, fill) if self.random_erasing and rng.random() < self.random_erasing else out
-
-    def _part(self, pixels: np.ndarray, rng: np.random.Generator) -> Image.Image:
-        height, width = pixels.shape[:2]
-        x, y, across, down = self._box(width, height, rng)
-        size = (self.pre.size, self.pre.size)
-        image = Image.fromarray(pixels).resize(size, self.pre.filter, box=(x, y, x + across, y + down))
-        mirrored = self.flip and rng.random() < 0.5
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
 
     def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
         return _random_box(width, height, self.scale, self.ratio, rng)
@@ -172,9 +169,8 @@ Change = Callable[[Image.Image, float, float, tuple[int, int, int]], Image.Image
 
 def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: float) -> Change:
     def change(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-        data = matrix(image, sign * most * fraction)
-        kind, filtering = Image.Transform.AFFINE, Image.Resampling.BILINEAR
-        return image.transform(image.size, kind, data, filtering, fillcolor=fill)
+        data, bilinear = matrix(image, sign * most * fraction), Image.Resampling.BILINEAR
+        return image.transform(image.size, Image.Transform.AFFINE, data, bilinear, fillcolor=fill)
 
     return change
 
@@ -273,13 +269,12 @@ def rand_augment(
     names = list(PLAIN_CHANGES if plain else CHANGES)
     for _ in range(layers):
         name = names[rng.integers(len(names))]
+        applied = plain or rng.random() < 0.5
+        sign = 1.0 if rng.random() < 0.5 else -1.0
+        fraction = (magnitude if plain else float(np.clip(rng.normal(magnitude, deviation), 0, most))) / most
         if plain:
-            sign = 1.0 if rng.random() < 0.5 else -1.0
-            image = PLAIN_CHANGES[name](image, sign * magnitude / most)
-            continue
-        made, sign = rng.random() < 0.5, 1.0 if rng.random() < 0.5 else -1.0
-        fraction = float(np.clip(rng.normal(magnitude, deviation), 0, most)) / most
-        if made:
+            image = PLAIN_CHANGES[name](image, sign * fraction)
+        elif applied:
             image = CHANGES[name](image, fraction, sign, fill)
     return image
 

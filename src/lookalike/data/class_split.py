@@ -33,8 +33,7 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
     """
     from lookalike.data.readers.columns import hint
 
-    source = _shown(table)
-    codes, names = table.labels()
+    source, (codes, names) = _shown(table), table.labels()
     if len(names) < minimum_classes:
         what = f"holds {len(names)} class{'es' * (len(names) > 1)}" if names else "has no labels"
         unit = "" if names else " classes"

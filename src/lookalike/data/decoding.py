@@ -62,7 +62,6 @@ _HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b
 _TURNS = ["FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"]
 _TRANSPOSE = {turn: Image.Transpose[name] for turn, name in enumerate(_TURNS, 2)}  # by EXIF orientation
 
-
 # Pillow's remarks on odd files are of no use to whoever reads a million of them: a file is read, or refused by name.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 

@@ -19,6 +19,7 @@ import numpy as np
 from lookalike.core.device import threads
 from lookalike.core.files import hash_bytes
 from lookalike.data.decoding import UnreadableImage, content_id, decode
+from lookalike.data.exif import photo_facts
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -190,8 +191,6 @@ def decode_row(
         UnreadableImage: If it cannot be decoded.
         OSError: If it cannot be opened.
     """
-    from lookalike.data.exif import photo_facts
-
     data = table.open_bytes(row)
     pixels = decode(data, box=table.box(row), min_side=min_side)
     height, width = pixels.shape[:2]

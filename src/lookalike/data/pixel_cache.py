@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from lookalike.core.files import require_space
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER, shrink
 from lookalike.data.image_reader import ReadFailure, read_images
-
-if TYPE_CHECKING:
-    from lookalike.data.table import Table
+from lookalike.data.table import Table
 
 _NAMED = 5  # unreadable images named in the error; a run of them stops the work
 
