@@ -117,8 +117,8 @@ def _load_images(images: str | Path | None, seed: int) -> tuple[Path, Table, str
     from lookalike.data import make_demo_images, read_table
 
     if images is None:
-        folder, counts = folders.runs() / "demo-images", {"classes": CLASSES, "images_per_class": IMAGES_PER_CLASS}
-        table = make_demo_images(folder, **counts, seed=seed, size=SIZE, progress=True)
+        folder, count = folders.runs() / "demo-images", IMAGES_PER_CLASS
+        table = make_demo_images(folder, classes=CLASSES, images_per_class=count, seed=seed, size=SIZE, progress=True)
         styles = len(set(table.column("domain")))
         return (folder / "table.csv", table, f"{len(table):,} generated, {CLASSES} classes, {styles} styles")
     source = Path(images).expanduser()

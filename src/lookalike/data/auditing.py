@@ -95,7 +95,9 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     clean = table.take(good).with_column("content_id", facts["content_id"])
 
     codes = clean.arrow["content_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    exact = _same(codes)
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    exact = sorted(part.tolist() for part in parts if len(part) > 1)
     first = np.unique(codes, return_index=True)[1]  # one row a content is enough for the search
     pairs: list[tuple[int, int, float]] = []
     even, unsearched = 0, 0
@@ -112,13 +114,6 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     across = [group for group in groups(len(clean), links) if _values(clean, "split", group) > 1]
     conflicts = [group for group in exact if _values(clean, "label", group) > 1]
     return Audit(clean, unreadable, exact, pairs, across, conflicts, even, unsearched)
-
-
-def _same(codes: np.ndarray) -> list[list[int]]:
-    """Return groups of two or more rows with equal codes."""
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    return sorted(part.tolist() for part in parts if len(part) > 1)
 
 
 def _values(table: Table, column: str, rows: list[int]) -> int:

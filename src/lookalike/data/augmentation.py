@@ -165,22 +165,19 @@ def _jitter(image: Image.Image, strength: float, rng: np.random.Generator, satur
 # --- RandAugment and random erasing ---
 
 Change = Callable[[Image.Image, float, float, tuple[int, int, int]], Image.Image]
+_BILINEAR = Image.Resampling.BILINEAR
 
 
 def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: float) -> Change:
     def change(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-        data, bilinear = matrix(image, sign * most * fraction), Image.Resampling.BILINEAR
-        return image.transform(image.size, Image.Transform.AFFINE, data, bilinear, fillcolor=fill)
+        data = matrix(image, sign * most * fraction)
+        return image.transform(image.size, Image.Transform.AFFINE, data, _BILINEAR, fillcolor=fill)
 
     return change
 
 
 def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
     return lambda image, fraction, sign, fill: kind(image).enhance(0.1 + 1.8 * fraction)
-
-
-def _rotate(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-    return image.rotate(sign * 30 * fraction, Image.Resampling.BILINEAR, fillcolor=fill)
 
 
 def _brighten_dark(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
@@ -192,7 +189,7 @@ CHANGES: dict[str, Change] = {
     "auto contrast": lambda image, fraction, sign, fill: ImageOps.autocontrast(image),
     "equalize": lambda image, fraction, sign, fill: ImageOps.equalize(image),
     "invert": lambda image, fraction, sign, fill: ImageOps.invert(image),
-    "rotate": _rotate,
+    "rotate": lambda image, fraction, sign, fill: image.rotate(sign * 30 * fraction, _BILINEAR, fillcolor=fill),
     "posterize": lambda image, fraction, sign, fill: ImageOps.posterize(image, max(1, int(4 * fraction))),
     "solarize": lambda image, fraction, sign, fill: ImageOps.solarize(image, int(256 * fraction)),
     "solarize, add": _brighten_dark,

@@ -79,14 +79,6 @@ class UnreadableImage(LookalikeError):
         super().__init__(f"`{name}` cannot be read: {reason}." if name else f"An image cannot be read: {reason}.")
 
 
-class BadBox(UnreadableImage):
-    """A box without pixels of its image; the message is about the box."""
-
-    def __init__(self, box: Box, width: int, height: int) -> None:
-        super().__init__("its box lies outside the image or is empty")
-        self.args = (f"The box {_numbers(box)} holds nothing of the image, which has {width} × {height} pixels.",)
-
-
 @dataclass(frozen=True)
 class Preprocess:
     """Input format of a model: a center crop, resized to a square and normalized.
@@ -309,7 +301,9 @@ def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float
         raise LookalikeError(f"A box is x1,y1,x2,y2 in pixels, not {_numbers(box)}.")
     x1, y1, x2, y2 = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)
     if not (x1 < x2 and y1 < y2):
-        raise BadBox(box, width, height)
+        error = UnreadableImage("its box lies outside the image or is empty")
+        error.args = (f"The box {_numbers(box)} holds nothing of the image, which has {width} × {height} pixels.",)
+        raise error
     return x1, y1, x2, y2
 
 

@@ -264,9 +264,6 @@ def read_columns(
         columns: Dotted paths; all by default.
         group: Read this row group only.
         verify: Whether to compare the checksums of the pages.
-
-    Raises:
-        TooLarge: The columns unpack to far more than they fill in the file.
     """
     about = pq.ParquetFile(file, page_checksum_verification=verify)
     groups = list(range(about.num_row_groups)) if group is None else [group]
@@ -311,7 +308,9 @@ def read_columns(
 def _unpacked_bytes(values: pa.Array) -> int:
     """Size of an array whose texts are codes, once they are written out."""
     if pa.types.is_dictionary(values.type):
-        return values.nbytes + int(pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0)
+        return values.indices.nbytes + int(
+            pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
+        )
     if not pa.types.is_nested(values.type):
         return int(values.nbytes)
     if pa.types.is_map(values.type):

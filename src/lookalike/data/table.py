@@ -58,8 +58,17 @@ def natural_key(text: str) -> tuple[list[Any], str]:
 
 def as_array(name: str, values: Any, *, like: str = "") -> pa.Array | pa.ChunkedArray:
     """Return the values of a column as Arrow, in the type that its name (or `like`) calls for."""
+    typed = like or name
     try:
-        return _as_array(like or name, values)
+        if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+            values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+        dtype = TYPES.get(typed)
+        if typed == "label":
+            dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
+        if dtype == pa.string() and pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)  # NaN is no label
+        values = values if dtype is None or values.type == dtype else values.cast(dtype)
+        return normalized(values) if typed in ("label", "coarse", "domain") else values
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise LookalikeError(f"The column `{name}` cannot be read: {reason}.") from error
@@ -69,18 +78,6 @@ def check_width(count: int, source: object) -> None:
     """Raise an error for a table with too many columns: each costs memory and time in every row."""
     if count > MAX_COLUMNS:
         raise LookalikeError(f"`{source}` has {count:,} columns; at most {MAX_COLUMNS:,} are read: leave some out.")
-
-
-def _as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
-    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-        values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
-    dtype = TYPES.get(name)
-    if name == "label":
-        dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
-    if dtype == pa.string() and pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)  # NaN is no label
-    values = values if dtype is None or values.type == dtype else values.cast(dtype)
-    return normalized(values) if name in ("label", "coarse", "domain") else values
 
 
 def normalized(values: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
 from lookalike.core.storage import RemotePath, Tree, is_url, location
-from lookalike.data.readers import domains, fine_grained, hub, image_classification, products, table_files
+from lookalike.data.readers import domains, hub, image_classification, products, table_files
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, exists, files_of_shards, locate, unique_rows
 from lookalike.data.readers.columns import ColumnMap, hint, parse_layout, require, with_columns
 from lookalike.data.readers.image_folder import read_folder
@@ -28,7 +28,7 @@ from lookalike.data.table import Table, as_array, is_saved_table
 __all__ = ["SOURCES", "layouts", "read_table"]
 MAX_SHARDS = 100_000
 # Importing a module registers its layouts; a new one is added here.
-_MODULES = (image_classification, domains, fine_grained, products)
+_MODULES = (image_classification, domains, products)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",

@@ -207,14 +207,9 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
     if "split" in out:
         out["split"] = [columns.split_name(text) for text in as_array("split", out["split"]).to_pylist()]
     for name in ("is_query", "is_gallery"):
-        if name in out:
-            values = out[name]
-            if not pa.types.is_boolean(values.type):
-                out[name] = pc.is_in(pc.utf8_lower(as_array(name, values, like="split")), value_set=_TRUE)
-    for name in BOX:
-        if name in out:
-            out[name] = _whole(out[name], name, where)
-    return out
+        if name in out and not pa.types.is_boolean(out[name].type):
+            out[name] = pc.is_in(pc.utf8_lower(as_array(name, out[name], like="split")), value_set=_TRUE)
+    return out | {name: _whole(out[name], name, where) for name in BOX if name in out}
 
 
 def has_paths(path: Path) -> bool:
