@@ -147,10 +147,9 @@ class _DecodeThreads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pool in self.pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in self.pools:
-            pool.shutdown(wait=True)
+        for wait in (False, True):  # all of them stop before one is waited for
+            for pool in self.pools:
+                pool.shutdown(wait=wait, cancel_futures=True)
 
 
 @dataclass(frozen=True)

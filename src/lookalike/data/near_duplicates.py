@@ -171,13 +171,8 @@ def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterat
 
 def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> np.ndarray:
     """Which pairs are within DISTANCE and were not yielded by an earlier band."""
-    total = np.zeros(len(i), np.uint8)
-    for number, keys in enumerate(bands):
-        ones = _ONES[keys[i] ^ keys[j]]
-        total += ones
-        if number < band:
-            total[ones <= 1] = 255 - 64
-    return np.asarray(total <= DISTANCE)
+    ones = np.stack([_ONES[keys[i] ^ keys[j]] for keys in bands])
+    return np.asarray((ones.sum(0, np.uint8) <= DISTANCE) & (ones[:band] > 1).all(0))
 
 
 def groups(count: int, pairs: list[tuple[int, int, float]] | list[tuple[int, int]]) -> list[list[int]]:

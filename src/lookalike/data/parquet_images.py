@@ -265,7 +265,7 @@ def read_columns(
         group: Read this row group only.
         verify: Whether to compare the checksums of the pages.
     """
-    about = pq.ParquetFile(file, page_checksum_verification=verify)
+    about = pq.ParquetFile(file, page_checksum_verification=verify, pre_buffer=columns is None)
     groups = list(range(about.num_row_groups)) if group is None else [group]
     leaves = {n: about.schema.column(n) for n in range(len(about.schema))}
     if columns is not None:
