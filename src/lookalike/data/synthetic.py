@@ -265,15 +265,6 @@ def _hsv(hue: float, saturation: float, value: float) -> np.ndarray:
     return (value - value * saturation * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(np.float32)
 
 
-def _glaze(rng: np.random.Generator) -> np.ndarray:
-    """Colors of one object: hues apart, and the motif lighter or darker than the body."""
-    hue, values = rng.random(), (rng.uniform(0.25, 0.6), rng.uniform(0.8, 1.0))
-    body, motif = values if rng.random() < 0.5 else values[::-1]
-    first = _hsv(hue, rng.uniform(0.1, 0.75), body)
-    second = _hsv(hue + rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.75), motif)
-    return np.stack([first, second, _hsv(rng.random(), rng.uniform(0.2, 0.8), rng.uniform(0.3, 0.9))])
-
-
 def _pose(d: Design, rng: np.random.Generator, like: _Pose | None = None) -> _Pose:
     """A random pose; under the camera and lamp of another object if one is given."""
     height = float(min(rng.uniform(0.36, 0.78), rng.uniform(0.42, 0.84) / (2 * d.radius.max())))
@@ -283,7 +274,12 @@ def _pose(d: Design, rng: np.random.Generator, like: _Pose | None = None) -> _Po
     x, y = 0.5 + rng.uniform(-0.1, 0.1), 0.5 + 0.48 * height + rng.uniform(-0.03, 0.07)
     if like is not None:
         roll, tilt, light = like.roll, like.tilt, like.light
-    return _Pose(height, x, y, roll, tilt, rng.random(), light, _glaze(rng))
+    spin, hue, values = rng.random(), rng.random(), (rng.uniform(0.25, 0.6), rng.uniform(0.8, 1.0))
+    body, motif = values if rng.random() < 0.5 else values[::-1]  # the motif is lighter or darker than the body
+    first = _hsv(hue, rng.uniform(0.1, 0.75), body)
+    second = _hsv(hue + rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.75), motif)
+    third = _hsv(rng.random(), rng.uniform(0.2, 0.8), rng.uniform(0.3, 0.9))
+    return _Pose(height, x, y, roll, tilt, spin, light, np.stack([first, second, third]))
 
 
 def _grid(n: int) -> tuple[np.ndarray, np.ndarray]:

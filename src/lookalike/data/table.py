@@ -308,7 +308,7 @@ def _natural_codes(values: pa.Array) -> tuple[np.ndarray, list[str]]:
 
 def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
     ids = pc.binary_join_element_wise(pa.scalar(name), arrays["path"], "/")
-    if not all(corner in arrays for corner in BOX):
+    if not {*BOX} <= arrays.keys():
         return ids
     corners = [arrays[corner].cast(pa.string()) for corner in BOX]
     crops = pc.binary_join_element_wise(ids, pc.binary_join_element_wise(*corners, ","), "#")

@@ -81,8 +81,7 @@ def encode_image(image: Any) -> bytes:
 def read_object(source: Any, columns: ColumnMap, labels: Any = None, *, progress: bool = False) -> Read:
     """Return root, columns, notes and in-memory images of an object; see `read_table` for what it may be."""
     kind = f"{type(source).__module__}.{type(source).__name__}"
-    if labels is not None:
-        source = (source, labels)
+    source = source if labels is None else (source, labels)
     if kind.startswith("datasets."):
         return _read_datasets(source, columns)
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
@@ -181,23 +180,22 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
         raise LookalikeError("A streamed data set cannot be read row by row: load it without `streaming=True`.")
     features = next(iter(parts.values())).features
     classes = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
-    tables, marks, orders, before = [], [], [], 0
+    tables, marks, orders = [], [], []
     for split, part in parts.items():
         table = part.data.table
         if split and "split" not in table.column_names and columns.split in (None, "split"):
             table = table.append_column("split", pa.array([split] * len(table), pa.string()))
         order = np.arange(len(table)) if part._indices is None else part._indices.column(0).to_numpy()
+        orders.append(order.astype(np.int64) + len(marks))
         marks += [f"{part._fingerprint}:{i}" for i in range(len(table))]
         tables.append(table)
-        orders.append(order.astype(np.int64) + before)
-        before += len(table)
     whole = pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(tables[0].schema.metadata)
     if columns.label is None and len(classes) == 1:
         columns = replace(columns, label=classes[0])
     root, fields, notes, images = _read_arrow(whole, columns, "dataset", marks)
     rows, order = pa.table(fields), np.concatenate(orders)
     if images is not None:  # rows without an image were left out
-        place = np.full(before, -1)
+        place = np.full(len(marks), -1)
         place[rows["item"].to_numpy()] = np.arange(len(rows))
         order = place[order][place[order] >= 0]
     ordered = rows.take(pa.array(order))
