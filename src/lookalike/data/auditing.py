@@ -127,23 +127,15 @@ def _image_facts(table: Table, progress: bool) -> pa.Table:
     """Return content id, failure reason, hash and thumbnail of every row, from the cache if possible."""
     key = {"decoder": DECODER, "table": table.fingerprint(), "rows": len(table)}
     path = artifacts.artifact("audits", key, group=table.fingerprint())
-    facts = read_cached(path)
-    if facts is None:
-        facts, lasting = _decode_all(table, progress)
-        if lasting:
-            write_cached(path, facts)
-    return facts
-
-
-def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
-    """Return these facts of every row, and whether they are final: a file that could not be opened may come back."""
+    if (cached := read_cached(path)) is not None:
+        return cached
 
     def examine(i: int) -> tuple[str | None, str | None, int, bytes]:
         pixels = decode(table.open_bytes(i), box=table.box(i))
         number, thumb = perceptual_hash(pixels)
         return content_id(pixels), None, number, thumb.tobytes()
 
-    lasting = True
+    lasting = True  # a file that could not be opened may come back
     blank = bytes(THUMB * THUMB * 3)
     kinds = {"content_id": pa.string(), "reason": pa.string(), "hash": pa.uint64(), "thumb": pa.binary(len(blank))}
     rows = []
@@ -156,4 +148,7 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
             bar.advance()
     columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
     arrays = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), columns, strict=True)}
-    return pa.table(arrays), lasting
+    facts = pa.table(arrays)
+    if lasting:
+        write_cached(path, facts)
+    return facts

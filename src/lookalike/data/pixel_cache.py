@@ -46,8 +46,7 @@ class PixelCache:
             raise LookalikeError("There are no images to decode: the table is empty.")
         key = {"table": table.fingerprint(), "rows": len(table), "side": side, "decoder": DECODER}
         path = artifacts.artifact("pixels", key, group=table.fingerprint())
-        fill = partial(_fill, table=table, side=side, progress=progress)
-        about = {**key, "name": table.name}
+        fill, about = partial(_fill, table=table, side=side, progress=progress), {**key, "name": table.name}
         self._open(artifacts.folder(path, fill, about=about, self_checked=["pixels.bin"]))
 
     def _open(self, folder: Path) -> None:

@@ -162,8 +162,8 @@ def image_column(schema: pa.Schema, columns: ColumnMap, where: str) -> str | Non
 def require(column: str, names: Iterable[str], where: str) -> str:
     """Return a mapped column; raise with the columns there are if it is missing."""
     there = [name for name in names if name not in INTERNAL]
-    near = difflib.get_close_matches(column, there, 1, 0.5)
     if column not in (*there, "path", "content_id"):
+        near = difflib.get_close_matches(column, there, 1, 0.5)
         mean = f"; did you mean `{near[0]}`?" if near else "."
         raise LookalikeError(f"`{where}` has no column `{column}`: it has {listed(there)}{mean}")
     return column
