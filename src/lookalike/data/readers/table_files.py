@@ -143,22 +143,21 @@ def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str
         if any(names) and not (lengths >= 0).any():
             return part.append_column(image, paths), 0
     shard, status = file.relative_to(root).as_posix(), file.stat()
-    grouped = pa.array((offsets < 0) & (lengths >= 0))
-    exact = pa.scalar(None, pa.int64())
+    grouped = (offsets < 0) & (lengths >= 0)
     own = {f"input_{name}" if name in OWN or name == "path" else name: plain(part[name]) for name in part.column_names}
     places: dict[str, Any] = {
         "path": row_paths(readable_name(shard), names),
         "shard": pa.array([readable_name(shard)] * len(rows), pa.string()),
         "size": np.full(len(rows), status.st_size),
         "mtime_ns": np.full(len(rows), changed_ns(status)),
-        "offset": pc.if_else(grouped, exact, pa.array(offsets)),
-        "length": pc.if_else(grouped, exact, pa.array(lengths)),
+        "offset": pa.array(offsets, pa.int64(), mask=grouped),
+        "length": pa.array(lengths, pa.int64(), mask=grouped),
     }
     if readable_name(shard) != shard:
         places["raw_path"] = pa.array([os.fsencode(shard)] * len(rows), pa.binary())
-    if pc.any(grouped).as_py():
-        places["shard_row"] = pc.if_else(grouped, pa.array(rows), exact)
-        places["shard_column"] = pc.if_else(grouped, pa.scalar(column), pa.scalar(None, pa.string()))
+    if grouped.any():
+        places["shard_row"] = pa.array(rows, pa.int64(), mask=~grouped)
+        places["shard_column"] = pa.array(np.full(len(rows), column), pa.string(), mask=~grouped)
     if "split" not in own and (split := split_in_name(shard)):
         places["split"] = pa.array([split] * len(rows), pa.string())
     present = np.flatnonzero(lengths >= 0)
