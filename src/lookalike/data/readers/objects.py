@@ -180,7 +180,8 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
         raise LookalikeError("A streamed data set cannot be read row by row: load it without `streaming=True`.")
     features = next(iter(parts.values())).features
     classes = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
-    tables, marks, orders = [], [], []
+    tables, orders = [], []
+    marks: list[str] = []
     for split, part in parts.items():
         table = part.data.table
         if split and "split" not in table.column_names and columns.split in (None, "split"):
