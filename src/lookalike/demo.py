@@ -49,14 +49,8 @@ class DemoResult:
     lines: list[tuple[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "images": self.images,
-            "run": self.run,
-            "index": self.index,
-            "report": self.report,
-            "result": Run(self.run).result if self.run else None,
-            "search": self.hits.to_json(),
-        }
+        own = {"images": self.images, "run": self.run, "index": self.index, "report": self.report}
+        return {**own, "result": Run(self.run).result if self.run else None, "search": self.hits.to_json()}
 
 
 def demo(
@@ -120,17 +114,13 @@ def demo(
 
 def _load_images(images: str | Path | None, seed: int) -> tuple[Path, Table, str]:
     """The source of the images, its table, and a description."""
-    if images is None:
-        from lookalike.data import make_demo_images
+    from lookalike.data import make_demo_images, read_table
 
-        folder = folders.runs() / "demo-images"
-        table = make_demo_images(
-            folder, classes=CLASSES, images_per_class=IMAGES_PER_CLASS, seed=seed, size=SIZE, progress=True
-        )
+    if images is None:
+        folder, count = folders.runs() / "demo-images", IMAGES_PER_CLASS
+        table = make_demo_images(folder, classes=CLASSES, images_per_class=count, seed=seed, size=SIZE, progress=True)
         styles = len(set(table.column("domain")))
         return (folder / "table.csv", table, f"{len(table):,} generated, {CLASSES} classes, {styles} styles")
-    from lookalike.data import read_table
-
     source = Path(images).expanduser()
     table = read_table(source, progress=True)
     names = table.labels()[1] if table.has("label") else []
@@ -152,11 +142,9 @@ def _why_not_trainable(table: Table) -> str | None:
 
 def _run_path(name: str, settings: dict[str, Any]) -> Path:
     """Folder of the run with these images and settings, or a free one; other runs are left alone."""
-    for number in itertools.count(1):
-        path = folders.runs() / (name if number == 1 else f"{name}-{number}")
-        if not Run.is_run(path) or _matches(Run(path), settings):
-            return path
-    raise AssertionError
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    paths = (folders.runs() / one for one in names)
+    return next(path for path in paths if not Run.is_run(path) or _matches(Run(path), settings))
 
 
 def _matches(run: Run, settings: dict[str, Any]) -> bool:
@@ -200,9 +188,8 @@ def _summarize(run: Run) -> list[tuple[str, str]]:
 def _example_query(table: Table) -> Path | bytes:
     """An image to search with: of the test split where there is one, from a class with several images."""
     rows = np.arange(len(table))
-    if table.has("split"):
-        test = np.flatnonzero(table.column("split") == "test")
-        rows = test if len(test) else rows
+    if table.has("split") and "test" in table.labels("split")[1]:
+        rows = np.flatnonzero(table.column("split") == "test")
     if table.has("label"):
         codes = table.labels()[0]
         several = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=1)[codes] > 1)

@@ -6,12 +6,14 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from pyarrow import fs
 from tests import bucket_server
 
 import lookalike as la
@@ -19,6 +21,7 @@ from lookalike.core import storage
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import atomic_file
 from lookalike.core.storage import list_names, location
+from lookalike.data import parquet_images
 
 pytestmark = pytest.mark.needs("s3")
 
@@ -80,6 +83,39 @@ def test_a_local_table_lists_urls_and_tables_are_saved_to_buckets(data: str) -> 
     table.save(f"{data}/saved/table.parquet")
     again = la.read_table(f"{data}/saved/table.parquet")
     assert again.arrow.equals(table.arrow) and again.open_bytes(5) == IMAGES["b/2é.jpg"]
+
+
+@pytest.mark.parametrize("statistics", [True, False])
+def test_a_table_with_compressed_images_in_a_bucket_is_read_without_its_images(
+    statistics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(storage, "_filesystem", lambda *_: files)
+    (tmp_path / "bucket/data").mkdir(parents=True)
+    images = [{"bytes": os.urandom(200_000), "path": f"{i}.jpg"} for i in range(40)]
+    images[7] = None if not statistics else images[7]  # type: ignore[call-overload]
+    rows = pa.table({"image": images, "label": ["a", "b"] * 20})
+    pq.write_table(rows, tmp_path / "bucket/data/t.parquet", row_group_size=10, write_statistics=statistics)
+    count, most = [], []
+    read, group = storage.RemoteFile.readinto, parquet_images.read_group
+
+    def readinto(self: storage.RemoteFile, buffer: bytearray) -> int:
+        count.append(read(self, buffer))
+        return count[-1]
+
+    def read_group(*arguments: Any) -> pa.ChunkedArray:
+        most.append(pa.total_allocated_bytes())
+        return group(*arguments)
+
+    monkeypatch.setattr(storage.RemoteFile, "readinto", readinto)
+    monkeypatch.setattr(parquet_images, "read_group", read_group)
+    table = la.read_table("s3://bucket/data")
+    size = (tmp_path / "bucket/data/t.parquet").stat().st_size
+    if statistics:
+        assert len(table) == 40 and sum(count) < 1_500_000 < size / 5 and not most
+    else:  # one row group after the other
+        assert len(table) == 39 and len(most) == 4 and max(most) - most[0] < 1_500_000
+    assert table.open_bytes(3) == images[3]["bytes"]
 
 
 @pytest.mark.parametrize(

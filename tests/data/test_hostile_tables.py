@@ -18,6 +18,8 @@ import pytest
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
+from lookalike.data import parquet_images
+from lookalike.data.parquet_images import read_columns
 from lookalike.data.readers import read_table
 
 NOT_UTF8 = pa.Array.from_buffers(
@@ -193,3 +195,102 @@ def test_paths_that_are_numbers_or_missing(tmp_path: Path) -> None:
 def test_endless_names_are_cut_in_the_message(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("x," * 20_000 + "1.jpg a\n")
     refused(tmp_path / "list.txt", "are not there")
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "struct", "numbers", "plain"])
+def test_a_small_table_that_unpacks_to_gigabytes_is_refused_in_little_memory(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a hundredth of the limit, so that the file is made in no time."""
+    monkeypatch.setattr(parquet_images, "MAX_UNPACKED", 20_000_000)
+    text, count = "x" * 100_000, 3_000_000 if kind == "numbers" else 300
+    repeated = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 300), [text])
+    columns: dict[str, Callable[[], Any]] = {
+        "text": lambda: repeated,
+        "list": lambda: pa.ListArray.from_arrays(pa.array(range(301), pa.int32()), repeated),
+        "struct": lambda: pa.StructArray.from_arrays([repeated], ["title"]),
+        "numbers": lambda: pa.repeat(pa.scalar(1, pa.int64()), count),
+        "plain": lambda: [text] * count,
+    }
+    table = pa.table({"path": pa.repeat("a.jpg", count), "note": columns[kind]()})
+    options: dict[str, Any] = {"compression": "zstd", "use_dictionary": kind != "plain", "store_schema": False}
+    pq.write_table(table, tmp_path / "t.parquet", **options)
+    assert (tmp_path / "t.parquet").stat().st_size < 200_000
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(pool)
+    try:
+        refused(tmp_path / "t.parquet", "t.parquet", "unpack to more than")
+        assert pool.max_memory() < 10_000_000
+    finally:
+        pa.set_memory_pool(before)
+
+
+def test_images_in_rows_that_unpack_to_gigabytes_are_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_images, "MAX_UNPACKED", 20_000_000)
+    image = (tmp_path / "a.jpg").read_bytes() + bytes(100_000)
+    images = pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), 300), pa.array([image]))
+    table = pa.table({"image": pa.StructArray.from_arrays([images], ["bytes"]), "label": ["a"] * 300})
+    pq.write_table(table, tmp_path / "t.parquet", compression="zstd", store_schema=False)
+    with pytest.raises(OSError, match="unpack to far more"):
+        read_table(tmp_path / "t.parquet").open_bytes(0)
+
+
+@pytest.mark.parametrize("group", [None, 1])
+def test_columns_are_the_same_whether_they_are_counted_first_or_not(
+    tmp_path: Path, group: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2_000
+    table = pa.table({
+        "path": [f"{i}.jpg" for i in range(count)], "label": ["cat", None] * (count // 2),
+        "labels": [["a", "b"], None] * (count // 2), "code": pa.array(["a", "b"] * (count // 2)).dictionary_encode(),
+        "image": [{"bytes": b"x" * (i % 7), "path": None} for i in range(count)], "number": np.arange(count),
+        "view": pa.array(["v"] * count, pa.string_view()), "large": pa.array(["l"] * count, pa.large_string()),
+        "json": pa.array(["{}"] * count, pa.json_()),
+        "map": pa.array([[("a", "1")]] * count, pa.map_(pa.string(), pa.string())),
+    })  # fmt: skip
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
+    with (tmp_path / "t.parquet").open("rb") as file:
+        plain = read_columns(file, "t", group=group)
+        monkeypatch.setattr(parquet_images, "MAX_UNPACKED", 2_000_000)
+        counted = read_columns(file, "t", group=group)
+    assert counted.schema.equals(plain.schema, check_metadata=True) and counted.equals(plain)
+    assert plain.num_rows == (count if group is None else 700)
+
+
+LISTS = {
+    "large": pa.large_list(pa.large_string()), "fixed": pa.list_(pa.string(), 2), "views": pa.list_(pa.string_view()),
+    "plain": pa.list_(pa.string()), "large texts": pa.list_(pa.large_string()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LISTS)
+@pytest.mark.parametrize("embedded", [True, False])
+def test_lists_of_labels_of_every_kind(tmp_path: Path, kind: str, embedded: bool) -> None:
+    """Polars writes other kinds of lists and texts than pandas."""
+    image = pa.array([{"bytes": (tmp_path / "a.jpg").read_bytes(), "path": "a.jpg"}]) if embedded else ["a.jpg"]
+    extra = pa.array(["x"], pa.string_view())
+    table = pa.table({"image": image, "label": pa.array([["a", "b"]], LISTS[kind]), "extra": extra})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for read in (
+        read_table(tmp_path / "t.parquet"),
+        read_table(table) if embedded else read_table(tmp_path / "t.parquet"),
+    ):
+        assert read.label_matrix()[1] == ["a", "b"] and read.take([0]).row(0)["extra"] == "x"
+
+
+@pytest.mark.parametrize("compression", ["none", "snappy"])
+def test_images_in_a_column_with_a_dot_in_its_name_and_numbers_as_paths(tmp_path: Path, compression: str) -> None:
+    image = (tmp_path / "a.jpg").read_bytes()
+    table = pa.table({"my.image": [{"bytes": image, "path": 7}], "label": ["a"]})
+    pq.write_table(table, tmp_path / "t.parquet", compression=compression)
+    for source in (tmp_path / "t.parquet", table):
+        read = read_table(source)
+        assert read.open_bytes(0) == image and read.column("path")[0].endswith("row-0/7")
+
+
+def test_a_list_beside_which_relative_and_whole_paths_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.txt").write_text(f"a.jpg x\n{tmp_path / 'a.jpg'} y\n")
+    assert read_table("list.txt").labels()[1] == ["x", "y"]

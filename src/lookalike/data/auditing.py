@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from lookalike.data.table import Table
+from lookalike.data.decoding import DECODER, content_id, decode
+from lookalike.data.image_reader import ReadFailure, read_images
+from lookalike.data.near_duplicates import THUMB, flat, groups, near_pairs, perceptual_hash
+from lookalike.data.table import Table, read_cached, write_cached
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,18 +32,16 @@ class Audit:
     """
 
     table: Table
-    unreadable: list[tuple[str, str]]  # row id, reason
-    exact: list[list[int]]  # rows with equal pixels
-    near: list[tuple[int, int, float]]  # pairs that join the groups of near duplicates, and how alike they are
-    across: list[list[int]]  # groups, exact or near, with rows in more than one split
-    conflicts: list[list[int]]  # rows with equal pixels and different labels
-    flat: int  # images too even for the search for near duplicates
-    unsearched: int  # images whose surroundings were too crowded to search through
+    unreadable: list[tuple[str, str]]
+    exact: list[list[int]]
+    near: list[tuple[int, int, float]]
+    across: list[list[int]]
+    conflicts: list[list[int]]
+    flat: int
+    unsearched: int
 
     def facts(self) -> dict[str, int]:
         """Return the counts, for the report and for `--json`."""
-        from lookalike.data.near_duplicates import groups
-
         exact = {row: number for number, group in enumerate(self.exact) for row in group}
         same = sum(len({exact.get(row) for row in group}) == 1 and group[0] in exact for group in self.across)
         return {
@@ -82,8 +79,6 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
         >>> len(result.table), result.unreadable, result.exact
         (24, [], [])
     """
-    from lookalike.data.near_duplicates import flat, groups, near_pairs
-
     facts = _image_facts(table, progress)
     reasons = facts["reason"].to_pylist()
     bad = [i for i, reason in enumerate(reasons) if reason is not None]
@@ -100,12 +95,16 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     clean = table.take(good).with_column("content_id", facts["content_id"])
 
     codes = clean.arrow["content_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    exact = _same(codes)
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    exact = sorted(part.tolist() for part in parts if len(part) > 1)
     first = np.unique(codes, return_index=True)[1]  # one row a content is enough for the search
     pairs: list[tuple[int, int, float]] = []
     even, unsearched = 0, 0
     if near and len(clean):
-        thumbs = _thumbs(facts)
+        values = facts["thumb"].combine_chunks()
+        start, width = values.offset, values.type.byte_width
+        thumbs = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, width)[start : start + len(values)]
         level = flat(thumbs)
         rows = np.sort(first[~level[first]])
         near_rows, unsearched = near_pairs(facts["hash"].to_numpy()[rows], thumbs[rows])
@@ -117,13 +116,6 @@ def audit(table: Table, *, near: bool = True, max_bad: float = 0.05, progress: b
     return Audit(clean, unreadable, exact, pairs, across, conflicts, even, unsearched)
 
 
-def _same(codes: np.ndarray) -> list[list[int]]:
-    """Return groups of two or more rows with equal codes."""
-    order = np.argsort(codes, kind="stable")
-    parts = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-    return sorted(part.tolist() for part in parts if len(part) > 1)
-
-
 def _values(table: Table, column: str, rows: list[int]) -> int:
     """Return how many different values a column has in some rows, without missing ones."""
     if column not in table.names:
@@ -131,41 +123,19 @@ def _values(table: Table, column: str, rows: list[int]) -> int:
     return len({str(value) for i in rows if (value := table.arrow[column][i].as_py()) is not None})
 
 
-def _thumbs(facts: pa.Table) -> np.ndarray:
-    values = facts["thumb"].combine_chunks()
-    width = values.type.byte_width
-    return np.frombuffer(values.buffers()[1], np.uint8)[values.offset * width :].reshape(-1, width)[: len(values)]
-
-
 def _image_facts(table: Table, progress: bool) -> pa.Table:
     """Return content id, failure reason, hash and thumbnail of every row, from the cache if possible."""
-    from lookalike.data.decoding import DECODER
-    from lookalike.data.table import read_cached, write_cached
-
     key = {"decoder": DECODER, "table": table.fingerprint(), "rows": len(table)}
     path = artifacts.artifact("audits", key, group=table.fingerprint())
-    facts = read_cached(path)
-    if facts is None:
-        facts, lasting = _decode_all(table, progress)
-        if lasting:
-            write_cached(path, facts)
-    return facts
-
-
-def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
-    """Return these facts of every row, and whether they are final: a file that could not be opened may come back."""
-    import pyarrow as pa
-
-    from lookalike.data.decoding import content_id, decode
-    from lookalike.data.image_reader import ReadFailure, read_images
-    from lookalike.data.near_duplicates import THUMB, perceptual_hash
+    if (cached := read_cached(path)) is not None:
+        return cached
 
     def examine(i: int) -> tuple[str | None, str | None, int, bytes]:
         pixels = decode(table.open_bytes(i), box=table.box(i))
         number, thumb = perceptual_hash(pixels)
         return content_id(pixels), None, number, thumb.tobytes()
 
-    lasting = True
+    lasting = True  # a file that could not be opened may come back
     blank = bytes(THUMB * THUMB * 3)
     kinds = {"content_id": pa.string(), "reason": pa.string(), "hash": pa.uint64(), "thumb": pa.binary(len(blank))}
     rows = []
@@ -178,4 +148,7 @@ def _decode_all(table: Table, progress: bool) -> tuple[pa.Table, bool]:
             bar.advance()
     columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
     arrays = {name: pa.array(values, kind) for (name, kind), values in zip(kinds.items(), columns, strict=True)}
-    return pa.table(arrays), lasting
+    facts = pa.table(arrays)
+    if lasting:
+        write_cached(path, facts)
+    return facts

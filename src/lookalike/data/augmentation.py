@@ -92,7 +92,12 @@ class RandomView:
             parse_rand_augment(self.rand_augment)
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        image = self._part(pixels, rng)
+        height, width = pixels.shape[:2]
+        x, y, across, down = self._box(width, height, rng)
+        size = (self.pre.size, self.pre.size)
+        image = Image.fromarray(pixels).resize(size, self.pre.filter, box=(x, y, x + across, y + down))
+        if self.flip and rng.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         if self.color_jitter and rng.random() < self.color_jitter_probability:
             image = _jitter(image, self.color_jitter, rng, self.saturation)
         if self.grayscale and rng.random() < self.grayscale:
@@ -108,14 +113,6 @@ class RandomView:
             image = rand_augment(image, self.rand_augment, rng, fill)
         out = np.array(image)
         return random_erase(out, rng, fill) if self.random_erasing and rng.random() < self.random_erasing else out
-
-    def _part(self, pixels: np.ndarray, rng: np.random.Generator) -> Image.Image:
-        height, width = pixels.shape[:2]
-        x, y, across, down = self._box(width, height, rng)
-        size = (self.pre.size, self.pre.size)
-        image = Image.fromarray(pixels).resize(size, self.pre.filter, box=(x, y, x + across, y + down))
-        mirrored = self.flip and rng.random() < 0.5
-        return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if mirrored else image
 
     def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
         return _random_box(width, height, self.scale, self.ratio, rng)
@@ -168,23 +165,19 @@ def _jitter(image: Image.Image, strength: float, rng: np.random.Generator, satur
 # --- RandAugment and random erasing ---
 
 Change = Callable[[Image.Image, float, float, tuple[int, int, int]], Image.Image]
+_BILINEAR = Image.Resampling.BILINEAR
 
 
 def _affine(matrix: Callable[[Image.Image, float], tuple[float, ...]], most: float) -> Change:
     def change(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
         data = matrix(image, sign * most * fraction)
-        kind, filtering = Image.Transform.AFFINE, Image.Resampling.BILINEAR
-        return image.transform(image.size, kind, data, filtering, fillcolor=fill)
+        return image.transform(image.size, Image.Transform.AFFINE, data, _BILINEAR, fillcolor=fill)
 
     return change
 
 
 def _enhance(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
     return lambda image, fraction, sign, fill: kind(image).enhance(0.1 + 1.8 * fraction)
-
-
-def _rotate(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
-    return image.rotate(sign * 30 * fraction, Image.Resampling.BILINEAR, fillcolor=fill)
 
 
 def _brighten_dark(image: Image.Image, fraction: float, sign: float, fill: tuple[int, int, int]) -> Image.Image:
@@ -196,7 +189,7 @@ CHANGES: dict[str, Change] = {
     "auto contrast": lambda image, fraction, sign, fill: ImageOps.autocontrast(image),
     "equalize": lambda image, fraction, sign, fill: ImageOps.equalize(image),
     "invert": lambda image, fraction, sign, fill: ImageOps.invert(image),
-    "rotate": _rotate,
+    "rotate": lambda image, fraction, sign, fill: image.rotate(sign * 30 * fraction, _BILINEAR, fillcolor=fill),
     "posterize": lambda image, fraction, sign, fill: ImageOps.posterize(image, max(1, int(4 * fraction))),
     "solarize": lambda image, fraction, sign, fill: ImageOps.solarize(image, int(256 * fraction)),
     "solarize, add": _brighten_dark,
@@ -273,13 +266,12 @@ def rand_augment(
     names = list(PLAIN_CHANGES if plain else CHANGES)
     for _ in range(layers):
         name = names[rng.integers(len(names))]
+        applied = plain or rng.random() < 0.5
+        sign = 1.0 if rng.random() < 0.5 else -1.0
+        fraction = (magnitude if plain else float(np.clip(rng.normal(magnitude, deviation), 0, most))) / most
         if plain:
-            sign = 1.0 if rng.random() < 0.5 else -1.0
-            image = PLAIN_CHANGES[name](image, sign * magnitude / most)
-            continue
-        made, sign = rng.random() < 0.5, 1.0 if rng.random() < 0.5 else -1.0
-        fraction = float(np.clip(rng.normal(magnitude, deviation), 0, most)) / most
-        if made:
+            image = PLAIN_CHANGES[name](image, sign * fraction)
+        elif applied:
             image = CHANGES[name](image, fraction, sign, fill)
     return image
 

@@ -33,8 +33,7 @@ def check_classes(table: Table, minimum_classes: int = 2, minimum_images: int = 
     """
     from lookalike.data.readers.columns import hint
 
-    source = _shown(table)
-    codes, names = table.labels()
+    source, (codes, names) = _shown(table), table.labels()
     if len(names) < minimum_classes:
         what = f"holds {len(names)} class{'es' * (len(names) > 1)}" if names else "has no labels"
         unit = "" if names else " classes"
@@ -73,30 +72,22 @@ def retrieval_split(table: Table) -> Table:
     """
     codes, names = table.labels()
     layout = table.notes.get("layout")
-    if layout not in _HALVES and _parted(table, codes):
-        own = table.column("split")
+    own = table.column("split") if table.has("split") else np.full(len(table), "")
+    train, rest = (set(codes[(own == "train") == side]) - {-1} for side in (True, False))
+    if layout not in _HALVES and train and rest and not train & rest:
         split = own if "test" in own else np.where(own == "val", "test", own)
         return table.with_column("official_split", own).with_column("split", split)
     if len(names) < 2:
         raise LookalikeError(f"`{_shown(table)}` has {len(names)} classes; parting them needs at least 2.")
     if layout in _HALVES and table.has("class_id"):
-        train = table.column("class_id") <= _HALVES[layout]
+        first = table.column("class_id") <= _HALVES[layout]
     else:
-        train = codes < (len(names) + 1) // 2
-    split = np.where(train, "train", "test").astype(object)
+        first = codes < (len(names) + 1) // 2
+    split = np.where(first, "train", "test").astype(object)
     split[codes < 0] = None
     if table.has("split"):
         table = table.with_column("official_split", table.arrow["split"])
     return table.with_column("split", split)
-
-
-def _parted(table: Table, codes: np.ndarray) -> bool:
-    """Whether the splits of a table separate its classes."""
-    if not table.has("split"):
-        return False
-    split = table.column("split")
-    train, rest = (set(codes[(split == "train") == side]) - {-1} for side in (True, False))
-    return bool(train and rest and not train & rest)
 
 
 def _shown(table: Table) -> str:

@@ -62,7 +62,6 @@ _HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b
 _TURNS = ["FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"]
 _TRANSPOSE = {turn: Image.Transpose[name] for turn, name in enumerate(_TURNS, 2)}  # by EXIF orientation
 
-
 # Pillow's remarks on odd files are of no use to whoever reads a million of them: a file is read, or refused by name.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
@@ -78,14 +77,6 @@ class UnreadableImage(LookalikeError):
     def __init__(self, reason: str, name: object = None) -> None:
         self.reason, self.name = reason, name
         super().__init__(f"`{name}` cannot be read: {reason}." if name else f"An image cannot be read: {reason}.")
-
-
-class BadBox(UnreadableImage):
-    """A box without pixels of its image; the message is about the box."""
-
-    def __init__(self, box: Box, width: int, height: int) -> None:
-        super().__init__("its box lies outside the image or is empty")
-        self.args = (f"The box {_numbers(box)} holds nothing of the image, which has {width} × {height} pixels.",)
 
 
 @dataclass(frozen=True)
@@ -310,7 +301,9 @@ def _clip(box: Box | None, width: int, height: int) -> tuple[float, float, float
         raise LookalikeError(f"A box is x1,y1,x2,y2 in pixels, not {_numbers(box)}.")
     x1, y1, x2, y2 = max(box[0], 0), max(box[1], 0), min(box[2], width), min(box[3], height)
     if not (x1 < x2 and y1 < y2):
-        raise BadBox(box, width, height)
+        error = UnreadableImage("its box lies outside the image or is empty")
+        error.args = (f"The box {_numbers(box)} holds nothing of the image, which has {width} × {height} pixels.",)
+        raise error
     return x1, y1, x2, y2
 
 
@@ -333,7 +326,7 @@ def _jpeg(data: bytes, box: Box | None, least: float | None, of: Side) -> _Image
     _check_scans(data, width, height)
     exif, icc = jpeg_blocks(data)
     turn = orientation(exif) if exif else 1
-    across, down = (height, width) if turn in (5, 6, 7, 8) else (width, height)
+    across, down = _turned(width, height, turn)
     eighths = 8
     if least:
         x1, y1, x2, y2 = _clip(box, across, down)
@@ -384,8 +377,8 @@ def open_header(data: bytes) -> Image.Image:
         kind = "an SVG drawing" if b"<svg" in data[:1024] else "text"
         raise UnreadableImage(f"it holds {kind}, not pixels")
     with _foreign_bytes():
-        if _is_heif(data):
-            image: Image.Image = _heif(data).to_pillow()
+        if (file := _heif(data)) is not None:
+            image: Image.Image = file.to_pillow()
             return image
         return Image.open(io.BytesIO(data), formats=FORMATS)
 
@@ -397,7 +390,7 @@ def format_of(data: bytes) -> str:
 
 def heif_size(data: bytes) -> tuple[int, int] | None:
     """Return width and height of a HEIC file from its header, or None for any other format."""
-    return _heif(data).size if _is_heif(data) else None
+    return None if (file := _heif(data)) is None else file.size
 
 
 def image_size(data: bytes) -> tuple[int, int]:
@@ -408,19 +401,16 @@ def image_size(data: bytes) -> tuple[int, int]:
         with contextlib.suppress(ValueError):
             height, width, _, _ = simplejpeg.decode_jpeg_header(data)
             exif = jpeg_blocks(data)[0]
-            return (height, width) if exif and orientation(exif) in (5, 6, 7, 8) else (width, height)
+            return _turned(width, height, orientation(exif) if exif else 1)
     image = open_header(data)
     # `getexif` is avoided where possible: Pillow decodes a whole PNG to look for EXIF data.
-    turn = orientation(image if image.format == "TIFF" else image.info.get("exif", b""))
-    return image.size[::-1] if turn in (5, 6, 7, 8) else image.size
-
-
-def _is_heif(data: bytes) -> bool:
-    return data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and b"avif" not in data[8:64]
+    return _turned(*image.size, orientation(image if image.format == "TIFF" else image.info.get("exif", b"")))
 
 
 def _heif(data: bytes) -> Any:
-    """Open a HEIC file without decoding its pixels."""
+    """Open a HEIC file without decoding its pixels; None for any other format."""
+    if data[4:8] != b"ftyp" or data[8:12] not in _HEIF_BRANDS or b"avif" in data[8:64]:
+        return None
     try:
         import pillow_heif
     except ImportError as error:
@@ -447,7 +437,7 @@ def _upright(image: Image.Image, box: Box | None = None, least: float | None = N
     with _foreign_bytes():
         image.load()
     turn = orientation(image)
-    width, height = image.size[::-1] if turn in (5, 6, 7, 8) else image.size
+    width, height = _turned(*image.size, turn)
     factor = 1
     if least and width * height > LARGE:
         x1, y1, x2, y2 = _clip(box, width, height)
@@ -456,6 +446,10 @@ def _upright(image: Image.Image, box: Box | None = None, least: float | None = N
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
     return _Image(rgb, width, height, 1 / factor)
+
+
+def _turned(width: int, height: int, turn: int) -> tuple[int, int]:
+    return (height, width) if turn in (5, 6, 7, 8) else (width, height)
 
 
 def orientation(source: bytes | Image.Image) -> int:

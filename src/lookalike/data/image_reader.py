@@ -19,6 +19,7 @@ import numpy as np
 from lookalike.core.device import threads
 from lookalike.core.files import hash_bytes
 from lookalike.data.decoding import UnreadableImage, content_id, decode
+from lookalike.data.exif import photo_facts
 
 if TYPE_CHECKING:
     from lookalike.data.table import Table
@@ -146,10 +147,9 @@ class _DecodeThreads:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for pool in self.pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in self.pools:
-            pool.shutdown(wait=True)
+        for wait in (False, True):  # all of them stop before one is waited for
+            for pool in self.pools:
+                pool.shutdown(wait=wait, cancel_futures=True)
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,6 @@ def decode_row(
         UnreadableImage: If it cannot be decoded.
         OSError: If it cannot be opened.
     """
-    from lookalike.data.exif import photo_facts
-
     data = table.open_bytes(row)
     pixels = decode(data, box=table.box(row), min_side=min_side)
     height, width = pixels.shape[:2]

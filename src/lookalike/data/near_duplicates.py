@@ -27,29 +27,20 @@ _LEAST = 20_000_000
 _ONES = np.array([bin(i).count("1") for i in range(1 << 16)], np.uint8)
 
 
-def _waves() -> np.ndarray:
-    """The 64 lowest two-dimensional cosines after the mean, as rows over the pixels.
-
-    Every fourth goes into the same band, so that low and high frequencies are spread evenly over them.
-    """
-    steps = np.arange(_SIDE) * 2 + 1
-    cosines = [np.cos(np.pi * k * steps / (2 * _SIDE)) for k in range(_SIDE)]
-    lowest = sorted((u + v, u, v) for u in range(_SIDE) for v in range(_SIDE))[1:65]
-    rows = [np.outer(cosines[u], cosines[v]).ravel() for _, u, v in lowest]
-    return np.array([rows[4 * place + band] for band in range(4) for place in range(16)])
-
-
-_WAVES = _waves()
+# The 64 lowest two-dimensional cosines after the mean, as rows over the pixels. Every fourth goes into the same band,
+# so that low and high frequencies are spread evenly over them.
+_COSINES = [np.cos(np.pi * k * (np.arange(_SIDE) * 2 + 1) / (2 * _SIDE)) for k in range(_SIDE)]
+_LOWEST = sorted((u + v, u, v) for u in range(_SIDE) for v in range(_SIDE))[1:65]
+_WAVES = np.array([np.outer(_COSINES[u], _COSINES[v]).ravel() for band in range(4) for _, u, v in _LOWEST[band::4]])
 
 
 def perceptual_hash(pixels: np.ndarray) -> tuple[int, np.ndarray]:
     """Return the perceptual hash (64 bits) and the thumbnail (432 bytes) of an image."""
     small = Image.fromarray(pixels).resize((_SIDE, _SIDE), Image.Resampling.BILINEAR)
     strengths = _WAVES @ np.asarray(small.convert("L"), np.float64).ravel()
-    bits = np.packbits(strengths > np.median(strengths))
-    return int.from_bytes(bits.tobytes(), "big"), np.asarray(
-        small.resize((THUMB, THUMB), Image.Resampling.BILINEAR)
-    ).ravel()
+    bits = np.packbits(strengths > np.median(strengths)).tobytes()
+    thumb = np.asarray(small.resize((THUMB, THUMB), Image.Resampling.BILINEAR))
+    return int.from_bytes(bits, "big"), thumb.ravel()
 
 
 def flat(thumbs: np.ndarray) -> np.ndarray:
@@ -180,13 +171,8 @@ def _expand(sources: np.ndarray, first: np.ndarray, count: np.ndarray) -> Iterat
 
 def _close(i: np.ndarray, j: np.ndarray, bands: list[np.ndarray], band: int) -> np.ndarray:
     """Which pairs are within DISTANCE and were not yielded by an earlier band."""
-    total = np.zeros(len(i), np.uint8)
-    for number, keys in enumerate(bands):
-        ones = _ONES[keys[i] ^ keys[j]]
-        total += ones
-        if number < band:
-            total[ones <= 1] = 255 - 64
-    return np.asarray(total <= DISTANCE)
+    ones = np.stack([_ONES[keys[i] ^ keys[j]] for keys in bands])
+    return np.asarray((ones.sum(0, np.uint8) <= DISTANCE) & (ones[:band] > 1).all(0))
 
 
 def groups(count: int, pairs: list[tuple[int, int, float]] | list[tuple[int, int]]) -> list[list[int]]:

@@ -7,6 +7,7 @@ are kept.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -18,14 +19,20 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.files import format_bytes
 from lookalike.core.storage import RemoteFile, RemotePath
 
 KEPT_BYTES = 256_000_000
 """Memory for row groups that were read last; one is kept however large it is."""
+MAX_UNPACKED, MAX_RATIO = 2_000_000_000, 30
+"""Memory that columns may fill when they are read, and what each of their bytes in the file adds to it."""
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}
 _PLAIN, _DICTIONARY = 0, (2, 8)  # encodings
+TEXTS = ("string", "large_string", "string_view")  # types of Arrow
 _DATA, _DICTIONARY_PAGE, _DATA_V2 = 0, 2, 3  # kinds of pages
 
 
@@ -43,29 +50,29 @@ def locate_images(path: Path, column: str) -> tuple[np.ndarray, np.ndarray]:
         LookalikeError: The pages are damaged.
     """
     offsets, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    if isinstance(path, RemotePath):  # finding the pages would take a request for each
-        with path.open("rb") as file:
-            about = pq.ParquetFile(file)
-            groups = [read_group(about, column, number) for number in range(about.metadata.num_row_groups)]
-        present = np.concatenate([np.empty(0, bool), *(values.is_valid().to_numpy() for values in groups)])
-        return np.full(len(present), -1), np.where(present, 0, -1)
+    remote = isinstance(path, RemotePath)  # finding the pages would take a request for each
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        with (
+            path.open("rb") as file,
+            contextlib.nullcontext() if remote else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
             about = pq.ParquetFile(file)
-            names = [about.schema.column(i).path for i in range(len(about.schema))]
-            place = names.index(column)
+            place = [about.schema.column(i).path for i in range(len(about.schema))].index(column)
             levels = about.schema.column(place)
             for number in range(about.metadata.num_row_groups):
                 group = about.metadata.row_group(number)
                 chunk = group.column(place)
                 exact = chunk.compression == "UNCOMPRESSED" and levels.physical_type == "BYTE_ARRAY"
-                if not exact or levels.max_repetition_level:
+                if data is not None and exact and not levels.max_repetition_level:
+                    where, size = _chunk(data, chunk, group.num_rows, levels.max_definition_level)
+                else:
                     where, size = np.full(group.num_rows, -1), np.zeros(group.num_rows, np.int64)
                     known = chunk.statistics if chunk.is_stats_set else None
-                    if levels.max_definition_level and (known is None or known.null_count != 0):
-                        size[~read_group(about, column, number).is_valid().to_numpy()] = -1
-                else:
-                    where, size = _chunk(data, chunk, group.num_rows, levels.max_definition_level)
+                    nulls = known.null_count if known is not None and known.has_null_count else None
+                    if nulls == group.num_rows:
+                        size[:] = -1
+                    elif levels.max_definition_level and nulls != 0:
+                        size[~read_group(file, column, number, path).is_valid().to_numpy()] = -1
                 offsets.append(where)
                 lengths.append(size)
     except (struct.error, LookupError, ValueError, OverflowError, OSError, pa.ArrowException) as error:
@@ -216,12 +223,14 @@ class RowGroups:
                 starts = self._starts[key]
                 group = int(np.searchsorted(starts, row, side="right")) - 1
                 if (values := self._groups.get((*key, group))) is None:
-                    values = self._groups[(*key, group)] = read_group(pq.ParquetFile(file), column, group)
+                    values = self._groups[(*key, group)] = read_group(file, column, group, "")
                 self._groups.move_to_end((*key, group))
                 while len(self._groups) > 1 and sum(kept.nbytes for kept in self._groups.values()) > KEPT_BYTES:
                     self._groups.popitem(last=False)
             value = values[row - int(starts[group])]
             return value.as_buffer().to_pybytes() if value.is_valid else b""
+        except TooLarge as error:
+            raise OSError("it lies among rows that unpack to far more than they fill in the Parquet file") from error
         except (pa.ArrowException, LookupError, AttributeError) as error:
             raise OSError(f"the Parquet file is damaged ({str(error).partition(chr(10))[0]})") from None
 
@@ -229,12 +238,84 @@ class RowGroups:
 ROW_GROUPS = RowGroups()
 
 
-def read_group(about: pq.ParquetFile, column: str, group: int) -> pa.ChunkedArray:
-    """Read one column of a row group; `column` is a dotted path."""
-    values = about.read_row_group(group, columns=[column], use_threads=False).column(0)
-    for name in column.split(".")[1:]:
-        values = pa.chunked_array([chunk.field(name) for chunk in values.chunks])
+def read_group(file: BinaryIO, column: str, group: int, where: object) -> pa.ChunkedArray:
+    """Read one column of a row group; `column` is a dotted path, `where` names the file in messages."""
+    values = read_columns(file, where, [column], group).column(0)
+    while pa.types.is_struct(values.type):  # of which this column alone was read
+        values = pa.chunked_array([chunk.field(0) for chunk in values.chunks], values.type.field(0).type)
     return values
+
+
+class TooLarge(LookalikeError):
+    """A Parquet file whose columns unpack to far more than they fill in the file."""
+
+
+def read_columns(
+    file: BinaryIO, where: object, columns: list[str] | None = None, group: int | None = None, *, verify: bool = False
+) -> pa.Table:
+    """Read columns of a Parquet file in bounded memory.
+
+    The footer gives the sizes beforehand, but for texts in a dictionary: one of them may stand for a million rows.
+    Where those could fill more than the limit, they are read as codes and counted before they are written out.
+
+    Args:
+        file: The file.
+        where: What to call it in messages.
+        columns: Dotted paths; all by default.
+        group: Read this row group only.
+        verify: Whether to compare the checksums of the pages.
+    """
+    about = pq.ParquetFile(file, page_checksum_verification=verify, pre_buffer=columns is None)
+    groups = list(range(about.num_row_groups)) if group is None else [group]
+    leaves = {n: about.schema.column(n) for n in range(len(about.schema))}
+    if columns is not None:
+        leaves = {n: x for n, x in leaves.items() if any(f"{x.path}.".startswith(f"{name}.") for name in columns)}
+    packed = least = most = largest = 0
+    for number in groups:
+        row_group = about.metadata.row_group(number)
+        for place, leaf in leaves.items():
+            chunk = row_group.column(place)
+            packed += chunk.total_compressed_size
+            fixed = chunk.num_values * (_WIDTHS.get(leaf.physical_type) or leaf.length)
+            size = chunk.total_uncompressed_size if leaf.physical_type == "BYTE_ARRAY" else 0
+            repeats = chunk.num_values if any("DICTIONARY" in encoding for encoding in chunk.encodings) else 1
+            least, most, largest = least + fixed + size, most + fixed + size * repeats, max(largest, size)
+    packed = min(packed, file.seek(0, os.SEEK_END))
+    limit = MAX_UNPACKED + MAX_RATIO * packed
+    error = TooLarge(
+        f"The columns of `{where}` fill {format_bytes(packed)} and unpack to more than {format_bytes(limit)}: leave "
+        "out those that repeat long texts."
+    )
+    if least > limit:
+        raise error
+    if most <= limit:
+        return about.read_row_groups(groups, columns, use_threads=group is None)
+    schema = about.read_row_groups([], columns).schema
+    views = {field.name for field in about.schema_arrow if "view" in str(field.type)}  # are never read as codes
+    codes = [x.path for x in leaves.values() if x.physical_type == "BYTE_ARRAY" and x.path.split(".")[0] not in views]
+    about = pq.ParquetFile(file, read_dictionary=codes, page_checksum_verification=verify)
+    parts, unpacked = [], 0
+    rows = max(1, min(65_536, KEPT_BYTES * about.metadata.num_rows // largest))
+    for number in groups:  # codes inside of structs and lists are not read across row groups
+        for batch in about.iter_batches(rows, [number], columns):
+            unpacked += sum(map(_unpacked_bytes, batch.columns))
+            if unpacked > limit:
+                raise error
+            parts.append(batch.cast(schema))
+    return pa.Table.from_batches(parts, schema)
+
+
+def _unpacked_bytes(values: pa.Array) -> int:
+    """Size of an array whose texts are codes, once they are written out."""
+    if pa.types.is_dictionary(values.type):
+        return values.indices.nbytes + int(
+            pc.sum(pc.binary_length(values.dictionary).take(values.indices)).as_py() or 0
+        )
+    if not pa.types.is_nested(values.type):
+        return int(values.nbytes)
+    if pa.types.is_map(values.type):
+        return _unpacked_bytes(values.keys) + _unpacked_bytes(values.items)
+    return sum(map(_unpacked_bytes, values.flatten() if pa.types.is_struct(values.type) else [values.flatten()]))
 
 
 def leaf(schema: pa.Schema, column: str) -> str:
@@ -245,14 +326,18 @@ def leaf(schema: pa.Schema, column: str) -> str:
     return column
 
 
+def is_list_of_labels(kind: pa.DataType) -> bool:
+    """Return whether values of an Arrow type are lists of texts or numbers, of any kind of list."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return False
+    return str(kind.value_type) in TEXTS or pa.types.is_integer(kind.value_type)
+
+
 def other_columns(schema: pa.Schema, column: str) -> Iterator[str]:
     """Yield the columns to read beside the images: their own names, and columns of single values or texts."""
     for field in schema:
         if field.name == column:
             if pa.types.is_struct(field.type) and field.type.get_field_index("path") >= 0:
                 yield f"{column}.path"
-        elif pa.types.is_list(field.type):
-            if pa.types.is_string(field.type.value_type) or pa.types.is_integer(field.type.value_type):
-                yield field.name
-        elif not (pa.types.is_nested(field.type) or "binary" in str(field.type)):
+        elif is_list_of_labels(field.type) or not (pa.types.is_nested(field.type) or "binary" in str(field.type)):
             yield field.name

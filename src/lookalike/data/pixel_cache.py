@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,9 +16,7 @@ from lookalike.core.files import require_space
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import DECODER, shrink
 from lookalike.data.image_reader import ReadFailure, read_images
-
-if TYPE_CHECKING:
-    from lookalike.data.table import Table
+from lookalike.data.table import Table
 
 _NAMED = 5  # unreadable images named in the error; a run of them stops the work
 
@@ -48,8 +46,7 @@ class PixelCache:
             raise LookalikeError("There are no images to decode: the table is empty.")
         key = {"table": table.fingerprint(), "rows": len(table), "side": side, "decoder": DECODER}
         path = artifacts.artifact("pixels", key, group=table.fingerprint())
-        fill = partial(_fill, table=table, side=side, progress=progress)
-        about = {**key, "name": table.name}
+        fill, about = partial(_fill, table=table, side=side, progress=progress), {**key, "name": table.name}
         self._open(artifacts.folder(path, fill, about=about, self_checked=["pixels.bin"]))
 
     def _open(self, folder: Path) -> None:

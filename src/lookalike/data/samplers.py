@@ -6,6 +6,7 @@ number of processes. Each process takes its `core.distributed.rank_slice` of it.
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol
 
 import numpy as np
@@ -27,6 +28,12 @@ class Sampler(Protocol):
     def batch(self, step: int) -> np.ndarray:
         """Return the indices of the images of the joint batch of `step`, counted from 1."""
         ...
+
+
+@functools.lru_cache(maxsize=4)
+def _shuffled(seed: int, name: str, number: int, count: int) -> np.ndarray:
+    """One of the shuffled passes over `count` things."""
+    return numpy_rng(seed, name, number).permutation(count)
 
 
 class PKSampler:
@@ -78,7 +85,6 @@ class PKSampler:
             warn(f"{len(self.groups)} classes can be trained on: batches hold {self.classes} classes, not {classes}.")
         self.size = self.classes * images
         self.steps_per_epoch = max(1, round(sum(map(len, self.groups)) / self.size))
-        self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def batch(self, step: int) -> np.ndarray:
         if self.replacement:
@@ -86,11 +92,9 @@ class PKSampler:
             picked = [self.groups[c] for c in rng.integers(len(self.groups), size=self.classes)]
             return np.concatenate([rng.choice(group, self.images) for group in picked])
         number, place = divmod(step - 1, len(self.groups) // self.classes)
-        if self._pass[0] != number:
-            self._pass = (number, numpy_rng(self.seed, "classes", number).permutation(len(self.groups)))
-        chosen = self._pass[1][place * self.classes : (place + 1) * self.classes]
+        order = _shuffled(self.seed, "classes", number, len(self.groups))
         rng = numpy_rng(self.seed, "pictures", step)
-        return np.concatenate([self._draw(self.groups[c], rng) for c in chosen])
+        return np.concatenate([self._draw(self.groups[c], rng) for c in order[place * self.classes :][: self.classes]])
 
     def _draw(self, group: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         rounds = -(-self.images // len(group))
@@ -113,13 +117,10 @@ class ShuffleSampler:
             raise LookalikeError("There are no images to train on.")
         self.count, self.size, self.seed = count, min(size, count), seed
         self.steps_per_epoch = count // self.size
-        self._pass: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def batch(self, step: int) -> np.ndarray:
         number, place = divmod(step - 1, self.steps_per_epoch)
-        if self._pass[0] != number:
-            self._pass = (number, numpy_rng(self.seed, "order", number).permutation(self.count))
-        return self._pass[1][place * self.size : (place + 1) * self.size]
+        return _shuffled(self.seed, "order", number, self.count)[place * self.size : (place + 1) * self.size]
 
 
 class SubsetSampler:

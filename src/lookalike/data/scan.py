@@ -48,10 +48,7 @@ _SYSTEM_FILES |= {"lost+found", "system volume information"}
 
 _BATCH = 65_536
 SPECIAL = "pipe, socket or device"  # behind the name of an image: reading it might never end
-
 TOO_LONG = "path too long"
-
-# Errors of a file that does not exist. All others may be temporary (rights, a missing drive): nothing is deleted.
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 
@@ -120,30 +117,23 @@ class FolderWalk:
         self._linked: set[tuple[int, int]] = set()  # files reached by a link
 
     def __iter__(self) -> Iterator[Folder]:
-        links: list[tuple[str, str, str]] = []
-        stack = [("", "")]
-        files: list[tuple[str, str, str]] = []
-        while stack or links:
-            while stack:
-                path, raw_path = stack.pop()
-                if (folder := self._list_folder(path, raw_path, stack, links)) and folder.names:
+        self._stack = [("", "")]  # folders to go into: their readable and their raw path
+        self._links: list[tuple[str, str, str]] = []
+        self._files: list[tuple[str, str, str]] = []
+        while self._stack or self._links:
+            while self._stack:
+                if (folder := self._list_folder(*self._stack.pop())) and folder.names:
                     yield folder
             # Links come after everything that is there by itself, so that an image keeps its own path;
             # linked folders come before linked files for the same reason.
-            for link in sorted(links, reverse=True):  # the stack turns them round again
-                self._follow_link(*link, stack, files)
-            links.clear()
-        for path, raw_path, name in sorted(files):
-            if folder := self._linked_file(path, raw_path, name):
-                yield folder
+            for link in sorted(self._links, reverse=True):  # the stack turns them round again
+                self._follow_link(*link)
+            self._links.clear()
+        yield from filter(None, (self._linked_file(*file) for file in sorted(self._files)))
 
-    def _list_folder(
-        self, path: str, raw_path: str, stack: list[tuple[str, str]], links: list[tuple[str, str, str]]
-    ) -> Folder | None:
+    def _list_folder(self, path: str, raw_path: str) -> Folder | None:
         full = os.path.join(self.root, raw_path)
-        names: list[str] = []
-        sizes: list[int] = []
-        mtimes: list[int] = []
+        images: list[tuple[str, int, int]] = []
         folders: list[str] = []
         try:
             status = os.stat(full)
@@ -157,7 +147,7 @@ class FolderWalk:
                     if is_ignored(name):
                         self.skipped["hidden"] += 1
                     elif entry.is_symlink():
-                        links.append((path, raw_path, name))
+                        self._links.append((path, raw_path, name))
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(name)
                     elif (kind := kind_of(name)) != "image" or not entry.is_file(follow_symlinks=False):
@@ -165,18 +155,16 @@ class FolderWalk:
                     else:
                         try:
                             status = entry.stat(follow_symlinks=False)
+                            images.append((name, status.st_size, changed_ns(status)))
                         except OSError as error:
                             self._count_missing(path, "vanished", error)  # gone since the folder was read, as a rule
-                            continue
-                        names.append(name)
-                        sizes.append(status.st_size)
-                        mtimes.append(changed_ns(status))
         except OSError as error:
             if not raw_path:
                 raise
             self._count_missing(path, "unreadable folder", error)
+        names, sizes, mtimes = map(list, zip(*images, strict=True)) if images else ([], [], [])
         readable = _readable_names(names + folders)
-        stack += [(_join(path, readable.get(name, name)), _join(raw_path, name)) for name in folders]
+        self._stack += [(_join(path, readable.get(name, name)), _join(raw_path, name)) for name in folders]
         return Folder(path, raw_path, names, readable, sizes, mtimes)
 
     def _count_missing(self, path: str, kind: str, error: OSError) -> None:
@@ -184,9 +172,7 @@ class FolderWalk:
         if not is_missing(error) and self.unreadable[-1:] != [path]:
             self.unreadable.append(path)
 
-    def _follow_link(
-        self, path: str, raw_path: str, name: str, stack: list[tuple[str, str]], files: list[tuple[str, str, str]]
-    ) -> None:
+    def _follow_link(self, path: str, raw_path: str, name: str) -> None:
         if not self.follow_links:
             self.skipped["link"] += 1
             return
@@ -198,9 +184,9 @@ class FolderWalk:
         if target != self.root and not target.startswith(self.root.rstrip(os.sep) + os.sep):
             self.skipped["link out of the folder"] += 1
         elif os.path.isdir(target):
-            stack.append((_join(path, readable_name(name)), _join(raw_path, name)))
+            self._stack.append((_join(path, readable_name(name)), _join(raw_path, name)))
         else:
-            files.append((path, raw_path, name))
+            self._files.append((path, raw_path, name))
 
     def _linked_file(self, path: str, raw_path: str, name: str) -> Folder | None:
         target = os.path.realpath(os.path.join(self.root, raw_path, name))
@@ -275,17 +261,16 @@ class Scan:
 def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False) -> Scan:
     """Scan a folder for images, through links that stay inside it if `follow_links` is set."""
     walk = BucketWalk(root) if isinstance(root, RemotePath) else FolderWalk(root, follow_links=follow_links)
-    folders: list[str] = []
     codes, sizes, mtimes = array("i"), array("q"), array("q")
+    folders: list[str] = []
     paths: list[str] = []
     raw_paths: dict[int, bytes] = {}
     chunks: list[pa.Array] = []
-    count = 0
     with Progress("Scanning", shown=progress) as bar:
         for folder in walk:
             names = folder.names
             if folder.readable or folder.path != folder.raw_path:
-                for place, name in enumerate(names, count):
+                for place, name in enumerate(names, len(sizes)):
                     if name in folder.readable or folder.path != folder.raw_path:
                         raw_paths[place] = os.fsencode(_join(folder.raw_path, name))
                 names = [folder.readable.get(name, name) for name in names]
@@ -294,7 +279,6 @@ def scan(root: str | Path, *, follow_links: bool = True, progress: bool = False)
             mtimes.extend(folder.mtimes)
             codes.extend([len(folders)] * len(names))
             folders.append(folder.path)
-            count += len(names)
             bar.advance(len(names))
             if len(paths) >= _BATCH:
                 chunks.append(pa.array(paths, pa.string()))

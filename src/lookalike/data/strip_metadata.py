@@ -14,19 +14,8 @@ from PIL import Image
 
 from lookalike.data.decoding import Box, Source, decode, format_of, jpeg_blocks, orientation, shrink
 
-MEDIA = {
-    "JPEG": "image/jpeg",
-    "MPO": "image/jpeg",
-    "PNG": "image/png",
-    "WEBP": "image/webp",
-    "AVIF": "image/avif",
-    "BMP": "image/bmp",
-    "GIF": "image/gif",
-    "TIFF": "image/tiff",
-    "JPEG2000": "image/jp2",
-    "HEIF": "image/heif",
-    "PPM": "image/x-portable-anymap",
-}
+MEDIA = {kind: f"image/{kind.lower()}" for kind in ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "HEIF")}
+MEDIA |= {"MPO": "image/jpeg", "JPEG2000": "image/jp2", "PPM": "image/x-portable-anymap"}
 _LOSSY = ("JPEG", "MPO", "WEBP", "AVIF", "HEIF", "JPEG2000")
 _PNG = b"\x89PNG\r\n\x1a\n"
 # The chunks that decide how a PNG looks; all others are metadata.

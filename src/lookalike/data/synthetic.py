@@ -8,13 +8,12 @@ is the same object however many classes there are.
 
 from __future__ import annotations
 
-import csv
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import PIL
@@ -25,9 +24,8 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_folder, read_json, recover_folder, write_json
 from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
-
-if TYPE_CHECKING:
-    from lookalike.data.table import Table
+from lookalike.data.readers import read_table
+from lookalike.data.table import Table
 
 _VERSION = 2  # raise with every change that gives other images
 _STAMP, _TABLE, _README = "synthetic.json", "table.csv", "README.txt"
@@ -70,18 +68,14 @@ def make_demo_images(
         >>> len(table), sorted(set(table.column("split")))
         (8, ['test', 'train'])
     """
-    from lookalike.data.readers import read_table
-
     if classes < 2 or images_per_class < 1 or not 32 <= size <= 1024 or not styles:
         raise LookalikeError(
             f"Synthetic images cannot be made with {classes} classes of {images_per_class} images, {size} pixels and "
             f"{len(styles)} styles: choose at least 2 classes, 1 image, 32 to 1,024 pixels and 1 style."
         )
-    for style in styles:
-        choose(style, STYLES, "a style of the synthetic images")
-    folder = Path(folder)
-    libraries = {"numpy": np.__version__, "pillow": PIL.__version__}
-    settings = {"classes": classes, "images_per_class": images_per_class, "styles": list(styles)}
+    folder, libraries = Path(folder), {"numpy": np.__version__, "pillow": PIL.__version__}
+    names = [choose(style, STYLES, "a style of the synthetic images") for style in styles]
+    settings = {"classes": classes, "images_per_class": images_per_class, "styles": names}
     settings |= {"seed": seed, "size": size, "version": _VERSION, "libraries": libraries}
     if not _is_complete(folder, settings):
         with atomic_folder(folder) as part, Progress("Drawing", classes * images_per_class, shown=progress) as bar:
@@ -94,16 +88,16 @@ def _is_complete(folder: Path, settings: dict[str, Any]) -> bool:
     recover_folder(folder)
     if not folder.exists() or not any(folder.iterdir()):
         return False
-    if not (folder / _STAMP).exists():
+    present = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    if _STAMP not in present:
         raise LookalikeError(f"`{folder}` holds files that are not generated images: choose another folder.")
     known = read_json(folder / _STAMP, "description of generated images")
     expected: dict[str, int] = known.pop("files", {})
-    present = {path.relative_to(folder).as_posix(): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
     if known == settings and expected.items() <= present.items():
         return True
-    foreign = [name for name in present if name not in {*expected, _STAMP} and not Path(name).name.startswith(".")]
-    if foreign:
-        raise LookalikeError(f"`{folder}` holds `{foreign[0]}`, which was not generated: choose another folder.")
+    for name in present:
+        if name not in {*expected, _STAMP} and not Path(name).name.startswith("."):
+            raise LookalikeError(f"`{folder}` holds `{name}`, which was not generated: choose another folder.")
     return False
 
 
@@ -113,32 +107,28 @@ def _fill(folder: Path, settings: dict[str, Any], bar: Progress) -> None:
     # Bystanders are never one of the classes, so that no image shows two of them.
     bystanders = [make_design(seed, 100_000 + number) for number in range(60)]
 
-    def make(job: tuple[int, int]) -> dict[str, str]:
-        number, place = job
+    def make(number: int, place: int) -> tuple[str, ...]:
         design, style = designs[number], styles[place % len(styles)]
         path = f"{design.name}/{place:03d}-{style}.jpg"
         image = draw(design, style, settings["size"], bystanders, numpy_rng(seed, "synthetic", number, place))
         image.save(folder / path, "JPEG", quality=90)
-        split = "train" if number < classes // 2 else "test"
-        return {"path": path, "label": design.name, "split": split, "domain": style}
+        return path, design.name, "train" if number < classes // 2 else "test", style
 
     for design in designs:
         (folder / design.name).mkdir()
-    rows = []
+    rows: list[tuple[str, ...]] = []
     pool = ThreadPoolExecutor(threads())
     try:
-        for row in pool.map(make, itertools.product(range(classes), range(count))):
+        for row in pool.map(make, *zip(*itertools.product(range(classes), range(count)), strict=True)):
             rows.append(row)
             bar.advance()
     finally:
         pool.shutdown(cancel_futures=True)  # an interrupt does not wait for the images still to be drawn
-    with (folder / _TABLE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    lines = "".join(",".join(row) + "\n" for row in [("path", "label", "split", "domain"), *rows])
     about = _ABOUT.format(classes=classes, images=count, styles=", ".join(styles), table=_TABLE)
-    (folder / _README).write_text(about, encoding="utf-8", newline="\n")
-    files = [_TABLE, _README, *(row["path"] for row in rows)]
+    for name, text in ((_TABLE, lines), (_README, about)):
+        (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    files = [_TABLE, _README, *(row[0] for row in rows)]
     write_json(folder / _STAMP, {**settings, "files": {name: (folder / name).stat().st_size for name in files}})
 
 
@@ -160,11 +150,12 @@ _PROFILES = {
     "urn": (0.20, 0.24, 0.30, 0.40, 0.34, 0.20, 0.26),
 }
 KINDS = tuple(_PROFILES)
+# Of a design: along, fill, lean, both ends of the band, gloss.
+_LIMITS = ((2.0, 5.0), (0.35, 0.6), (0.5, 2.0), (0.06, 0.3), (0.68, 0.92), (0.1, 1.0))
 _OPEN = {"vase", "cup", "bottle", "bowl", "goblet", "urn"}
 
 
-@dataclass(frozen=True)
-class Design:
+class Design(NamedTuple):
     """One class. Lengths are in heights of the object, angles around its axis in turns."""
 
     name: str
@@ -191,22 +182,14 @@ def make_design(seed: int, number: int) -> Design:
     motif = str(rng.choice(sorted(MOTIFS)))
     corners = np.array(_PROFILES[kind]) * np.exp(rng.normal(0, 0.13, 7)) * np.exp(rng.normal(0, 0.08))
     radius = PchipInterpolator(np.linspace(0, 1, 7), corners)(np.linspace(0, 1, STEPS)).astype(np.float32)
-    return Design(
-        f"{motif}-{kind}-{number:02d}",
-        kind,
-        radius,
-        np.gradient(radius, 1 / (STEPS - 1)).astype(np.float32),
-        motif,
-        int(rng.integers(4, 13)),
-        float(rng.uniform(2.0, 5.0)),
-        float(rng.uniform(0.35, 0.6)),
-        float(rng.uniform(0.5, 2.0)),
-        (float(rng.uniform(0.06, 0.3)), float(rng.uniform(0.68, 0.92))),
-        float(rng.uniform(0.1, 1.0)),
-    )
+    slope = np.gradient(radius, 1 / (STEPS - 1)).astype(np.float32)
+    around = int(rng.integers(4, 13))
+    along, fill, lean, low, high, gloss = (float(rng.uniform(*limits)) for limits in _LIMITS)
+    name = f"{motif}-{kind}-{number:02d}"
+    return Design(name, kind, radius, slope, motif, around, along, fill, lean, (low, high), gloss)
 
 
-def _smoothstep(value: np.ndarray, width: float = 0.12) -> np.ndarray:
+def _edge(value: np.ndarray, width: float = 0.12) -> np.ndarray:
     """0 below zero, 1 above, with an edge of the given width."""
     return np.clip(value / width + 0.5, 0, 1)
 
@@ -215,29 +198,25 @@ def _smoothstep(value: np.ndarray, width: float = 0.12) -> np.ndarray:
 # height within the band) for those that are continuous, and the design.
 Motif = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Design], np.ndarray]
 MOTIFS: dict[str, Motif] = {
-    "dotted": lambda x, y, a, v, d: _smoothstep(1.2 * d.fill - np.hypot(x, y)),
-    "diamond": lambda x, y, a, v, d: _smoothstep(1.7 * d.fill - np.abs(x) - np.abs(y)),
-    "petal": lambda x, y, a, v, d: _smoothstep(
-        1.3 * d.fill * np.sqrt(np.clip(1 - y * y, 0, 1)) * (1 - 0.45 * y) - np.abs(x)
-    ),
+    "dotted": lambda x, y, a, v, d: _edge(1.2 * d.fill - np.hypot(x, y)),
+    "diamond": lambda x, y, a, v, d: _edge(1.7 * d.fill - np.abs(x) - np.abs(y)),
+    "petal": lambda x, y, a, v, d: _edge(1.3 * d.fill * np.sqrt(np.clip(1 - y * y, 0, 1)) * (1 - 0.45 * y) - np.abs(x)),
     "leafy": lambda x, y, a, v, d: (
-        _smoothstep(0.8 * d.fill * (1 - y * y) - np.abs(x + 0.6 * y)) * _smoothstep(np.abs(x + 0.6 * y) - 0.07)
+        _edge(0.8 * d.fill * (1 - y * y) - np.abs(x + 0.6 * y)) * _edge(np.abs(x + 0.6 * y) - 0.07)
     ),
-    "starry": lambda x, y, a, v, d: _smoothstep(
+    "starry": lambda x, y, a, v, d: _edge(
         1.25 * d.fill * (0.72 + 0.28 * np.cos((4 + int(2 * d.lean)) * np.arctan2(y, x))) - np.hypot(x, y)
     ),
     "wavy": lambda x, y, a, v, d: _stripes(
-        v * d.along + 0.16 * d.lean * np.sin(2 * np.pi * a * (d.around // 2 + 1)), d.fill
+        v * d.along + 0.16 * d.lean * np.sin(2 * np.pi * a * (d.around // 2 + 1)), d
     ),
-    "zigzag": lambda x, y, a, v, d: _stripes(
-        v * d.along + 0.45 * d.lean * np.abs(2 * np.mod(a * d.around, 1) - 1), d.fill
-    ),
-    "scaled": lambda x, y, a, v, d: _smoothstep(0.1 + 0.2 * d.fill - np.abs(np.hypot(x, 0.9 * (y - 1)) - 1.1)),
+    "zigzag": lambda x, y, a, v, d: _stripes(v * d.along + 0.45 * d.lean * np.abs(2 * np.mod(a * d.around, 1) - 1), d),
+    "scaled": lambda x, y, a, v, d: _edge(0.1 + 0.2 * d.fill - np.abs(np.hypot(x, 0.9 * (y - 1)) - 1.1)),
 }
 
 
-def _stripes(place: np.ndarray, fill: float) -> np.ndarray:
-    return _smoothstep(fill - np.abs(2 * np.mod(place, 1) - 1))
+def _stripes(place: np.ndarray, d: Design) -> np.ndarray:
+    return _edge(d.fill - np.abs(2 * np.mod(place, 1) - 1))
 
 
 def _paint(d: Design, colors: np.ndarray, turns: np.ndarray, height: np.ndarray) -> np.ndarray:
@@ -247,8 +226,8 @@ def _paint(d: Design, colors: np.ndarray, turns: np.ndarray, height: np.ndarray)
     row = np.floor(v * d.along)
     x, y = 2 * np.mod(turns * d.around + 0.5 * (row % 2), 1) - 1, 2 * np.mod(v * d.along, 1) - 1
     inside = np.minimum(height - low, high - height)
-    motif = (MOTIFS[d.motif](x, y, turns, v, d) * _smoothstep(inside, 0.012))[..., None]
-    line = _smoothstep(0.018 - np.abs(inside), 0.012)[..., None]
+    motif = (MOTIFS[d.motif](x, y, turns, v, d) * _edge(inside, 0.012))[..., None]
+    line = _edge(0.018 - np.abs(inside), 0.012)[..., None]
     color = colors[0] + motif * (colors[1] - colors[0])
     return np.asarray(color + line * (colors[2] - color))
 
@@ -286,15 +265,6 @@ def _hsv(hue: float, saturation: float, value: float) -> np.ndarray:
     return (value - value * saturation * np.clip(np.minimum(k, 4 - k), 0, 1)).astype(np.float32)
 
 
-def _glaze(rng: np.random.Generator) -> np.ndarray:
-    """Colors of one object: hues apart, and the motif lighter or darker than the body."""
-    hue, values = rng.random(), (rng.uniform(0.25, 0.6), rng.uniform(0.8, 1.0))
-    body, motif = values if rng.random() < 0.5 else values[::-1]
-    first = _hsv(hue, rng.uniform(0.1, 0.75), body)
-    second = _hsv(hue + rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.75), motif)
-    return np.stack([first, second, _hsv(rng.random(), rng.uniform(0.2, 0.8), rng.uniform(0.3, 0.9))])
-
-
 def _pose(d: Design, rng: np.random.Generator, like: _Pose | None = None) -> _Pose:
     """A random pose; under the camera and lamp of another object if one is given."""
     height = float(min(rng.uniform(0.36, 0.78), rng.uniform(0.42, 0.84) / (2 * d.radius.max())))
@@ -304,7 +274,12 @@ def _pose(d: Design, rng: np.random.Generator, like: _Pose | None = None) -> _Po
     x, y = 0.5 + rng.uniform(-0.1, 0.1), 0.5 + 0.48 * height + rng.uniform(-0.03, 0.07)
     if like is not None:
         roll, tilt, light = like.roll, like.tilt, like.light
-    return _Pose(height, x, y, roll, tilt, rng.random(), light, _glaze(rng))
+    spin, hue, values = rng.random(), rng.random(), (rng.uniform(0.25, 0.6), rng.uniform(0.8, 1.0))
+    body, motif = values if rng.random() < 0.5 else values[::-1]  # the motif is lighter or darker than the body
+    first = _hsv(hue, rng.uniform(0.1, 0.75), body)
+    second = _hsv(hue + rng.uniform(0.2, 0.8), rng.uniform(0.1, 0.75), motif)
+    third = _hsv(rng.random(), rng.uniform(0.2, 0.8), rng.uniform(0.3, 0.9))
+    return _Pose(height, x, y, roll, tilt, spin, light, np.stack([first, second, third]))
 
 
 def _grid(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -322,14 +297,10 @@ def _render(canvas: np.ndarray, d: Design, pose: _Pose, style: _Style) -> None:
     right, up = (x[:, x0:x1] - pose.x) / pose.height, (pose.y - y[y0:y1]) / pose.height
     cos, sin = float(np.cos(pose.roll)), float(np.sin(pose.roll))
     x, y = cos * right + sin * up, cos * up - sin * right
-
-    def radius(height: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        index = (np.clip(height, 0, 1) * (STEPS - 1)).astype(np.intp)
-        return d.radius[index], d.slope[index]
-
     h = y  # a point nearer to the camera appears lower in the image, and how near it is depends on its height
     for _ in range(4):
-        r, slope = radius(h)
+        step = (np.clip(h, 0, 1) * (STEPS - 1)).astype(np.intp)
+        r, slope = d.radius[step], d.slope[step]
         h = y + pose.tilt * np.sqrt(np.maximum(r * r - x * x, 0))
     soft = pose.height * n
     cover = np.clip((r - np.abs(x)) * soft + 0.5, 0, 1) * np.clip(np.minimum(h, 1 - h) * soft + 0.5, 0, 1)
@@ -373,7 +344,7 @@ def _night(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
     hue, warm, gain = rng.uniform(0.55, 0.75), rng.normal(0, 0.07), float(np.exp(rng.normal(0, 0.15)))
     wall = _hsv(hue, rng.uniform(0.5, 0.8), rng.uniform(0.1, 0.22)) * (1.3 - 0.7 * y + 0 * x)[..., None]
     for _ in range(int(rng.integers(4, 14))):
-        spot = _smoothstep(rng.uniform(0.02, 0.07) - np.hypot(x - rng.random(), y - rng.uniform(0, 0.6)), 0.01)
+        spot = _edge(rng.uniform(0.02, 0.07) - np.hypot(x - rng.random(), y - rng.uniform(0, 0.6)), 0.01)
         wall = wall + spot[..., None] * _hsv(rng.choice([0.06, 0.1, 0.5, 0.9]), 0.5, rng.uniform(0.1, 0.4))
     lamp, cold = np.array([1.0, 0.72 + warm, 0.42 + warm], np.float32) * gain, _hsv(hue - 0.05, 0.55, gain)
     glow = np.exp(-(((x - pose.x) / 0.45) ** 2) - ((y - pose.y) / 0.2) ** 2)
@@ -404,8 +375,11 @@ def _sketch(pose: _Pose, n: int, rng: np.random.Generator) -> _Style:
     return _Style(0.8 * white, 0.4 * white, np.ones((n, n, 3), np.float32), pose.y, finish=finish)
 
 
-STYLES: dict[str, Callable[[_Pose, int, np.random.Generator], _Style]]
-STYLES = {"studio": _studio, "sketch": _sketch, "night": _night}
+STYLES: dict[str, Callable[[_Pose, int, np.random.Generator], _Style]] = {
+    "studio": _studio,
+    "sketch": _sketch,
+    "night": _night,
+}
 
 
 def draw(d: Design, style_name: str, size: int, bystanders: list[Design], rng: np.random.Generator) -> Image.Image:

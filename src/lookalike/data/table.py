@@ -17,20 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lookalike.core import artifacts
+from lookalike.core import artifacts, files
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.files import (
-    atomic_file,
-    check_format,
-    hash_bytes,
-    open_inside,
-    open_regular,
-    read_part,
-    stamp,
-    to_json,
-)
+from lookalike.core.files import atomic_file, check_format, hash_bytes, open_inside, open_regular, read_part, to_json
 from lookalike.core.storage import is_url, location
-from lookalike.data.parquet_images import ROW_GROUPS
+from lookalike.data.parquet_images import ROW_GROUPS, read_columns
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
 
@@ -67,8 +58,17 @@ def natural_key(text: str) -> tuple[list[Any], str]:
 
 def as_array(name: str, values: Any, *, like: str = "") -> pa.Array | pa.ChunkedArray:
     """Return the values of a column as Arrow, in the type that its name (or `like`) calls for."""
+    typed = like or name
     try:
-        return _as_array(like or name, values)
+        if not isinstance(values, (pa.Array, pa.ChunkedArray)):
+            values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+        dtype = TYPES.get(typed)
+        if typed == "label":
+            dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
+        if dtype == pa.string() and pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)  # NaN is no label
+        values = values if dtype is None or values.type == dtype else values.cast(dtype)
+        return normalized(values) if typed in ("label", "coarse", "domain") else values
     except (pa.ArrowException, UnicodeError, OverflowError) as error:
         reason = str(error).partition("\n")[0].rstrip(".")
         raise LookalikeError(f"The column `{name}` cannot be read: {reason}.") from error
@@ -78,18 +78,6 @@ def check_width(count: int, source: object) -> None:
     """Raise an error for a table with too many columns: each costs memory and time in every row."""
     if count > MAX_COLUMNS:
         raise LookalikeError(f"`{source}` has {count:,} columns; at most {MAX_COLUMNS:,} are read: leave some out.")
-
-
-def _as_array(name: str, values: Any) -> pa.Array | pa.ChunkedArray:
-    if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-        values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
-    dtype = TYPES.get(name)
-    if name == "label":
-        dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()
-    if dtype == pa.string() and pa.types.is_floating(values.type):
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)  # NaN is no label
-    values = values if dtype is None or values.type == dtype else values.cast(dtype)
-    return normalized(values) if name in ("label", "coarse", "domain") else values
 
 
 def normalized(values: Any) -> Any:
@@ -202,8 +190,8 @@ class Table:
 
     def without(self, *names: str) -> Table:
         """Return the same rows without some columns; `without(*BOX)` gives whole images."""
-        names_left = [name for name in self.names if name not in names]
-        return dataclasses.replace(self, arrow=self.arrow.select(names_left), notes=dict(self.notes))
+        arrow = self.arrow.select([name for name in self.names if name not in names])
+        return dataclasses.replace(self, arrow=arrow, notes=dict(self.notes))
 
     def labels(self, column: str = "label") -> tuple[np.ndarray, list[str]]:
         """Return the code of each row (−1 for no label) and the names in natural order."""
@@ -231,7 +219,8 @@ class Table:
 
     def file(self, i: int) -> Path | None:
         """Return the file of a row; None for one inside a shard or in memory."""
-        return None if self._value("shard", i) or self._value("item", i) is not None else self._opened(i)
+        inside = self._value("shard", i) or self._value("item", i) is not None
+        return None if inside else (self.root or Path()) / self._relative(i)
 
     def open_bytes(self, i: int) -> bytes:
         """Return the encoded image of a row, from its file, from inside its shard, or from memory."""
@@ -256,9 +245,8 @@ class Table:
     def save(self, path: str | Path) -> None:
         """Save the table as one Parquet file that `Table.load` and any other Parquet reader understands."""
         about = {"name": self.name, "root": None if self.root is None else str(self.root), "notes": self.notes}
-        text = json.dumps(stamp("table", about), default=to_json)
-        arrow = self.arrow.replace_schema_metadata({_STAMP: text.encode()})
-        write_parquet(path, arrow)
+        text = json.dumps(files.stamp("table", about), default=to_json)
+        write_parquet(path, self.arrow.replace_schema_metadata({_STAMP: text.encode()}))
 
     @classmethod
     def load(cls, path: str | Path) -> Table:
@@ -278,10 +266,9 @@ class Table:
 
     @cached_property
     def _fingerprint(self) -> str:
-        parts = []
-        for name in ("size", "mtime_ns", "offset", *BOX):
-            if self.has(name):
-                parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
+        parts: list[bytes] = []
+        for name in filter(self.has, ("size", "mtime_ns", "offset", *BOX)):
+            parts += [name.encode(), self._flat(name).cast(pa.int64()).fill_null(-1).to_numpy().tobytes()]
         if self.has("digest"):
             parts.append("".join(self._flat("digest").fill_null("").to_pylist()).encode())
         ids = self._flat("row_id")
@@ -294,19 +281,15 @@ class Table:
     def _value(self, name: str, i: int) -> Any:
         return self.arrow[name][i].as_py() if name in self.arrow.column_names else None
 
-    def _opened(self, i: int) -> Path:
-        return Path(self._relative(i)) if self.root is None else self.root / self._relative(i)
-
     def _relative(self, i: int) -> str:
         raw_path = self._value("raw_path", i)
-        name = os.fsdecode(raw_path) if raw_path is not None else self._value("shard", i) or self._value("path", i)
-        return str(name)
+        return str(self._value("shard", i) or self._value("path", i)) if raw_path is None else os.fsdecode(raw_path)
 
     def _open(self, i: int) -> BinaryIO:
         from lookalike.data.decoding import UnreadableImage
 
         if self.root is None or not self.confined or is_url(self.root):
-            return open_regular(self._opened(i))
+            return open_regular((self.root or Path()) / self._relative(i))
         try:
             return open_inside(self.root, self._relative(i))
         except LookalikeError as error:
@@ -325,7 +308,7 @@ def _natural_codes(values: pa.Array) -> tuple[np.ndarray, list[str]]:
 
 def _row_ids(name: str, arrays: Mapping[str, Any]) -> pa.Array:
     ids = pc.binary_join_element_wise(pa.scalar(name), arrays["path"], "/")
-    if not all(corner in arrays for corner in BOX):
+    if not {*BOX} <= arrays.keys():
         return ids
     corners = [arrays[corner].cast(pa.string()) for corner in BOX]
     crops = pc.binary_join_element_wise(ids, pc.binary_join_element_wise(*corners, ","), "#")
@@ -351,10 +334,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pa.Table:
     # and takes no names that are not UTF-8.
     try:
         with path.open("rb") as file:
-            if columns is None:
-                table = pq.read_table(file, page_checksum_verification=True)
-            else:
-                table = pq.ParquetFile(file, page_checksum_verification=True).read(columns)
+            table = read_columns(file, path, columns, verify=True)
         table.validate(full=True)  # texts that are not UTF-8 would fail wherever they are used first
         return table
     except FileNotFoundError:

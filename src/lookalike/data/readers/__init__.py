@@ -16,30 +16,20 @@ from typing import Any, cast
 from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
-from lookalike.core.storage import RemotePath, is_url, location
-from lookalike.data.readers import domains, fine_grained, hub, image_classification, products
-from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, locate, unique_rows
+from lookalike.core.storage import RemotePath, Tree, is_url, location
+from lookalike.data.readers import domains, hub, image_classification, products, table_files
+from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, exists, files_of_shards, locate, unique_rows
 from lookalike.data.readers.columns import ColumnMap, hint, parse_layout, require, with_columns
 from lookalike.data.readers.image_folder import read_folder
 from lookalike.data.readers.objects import read_object
-from lookalike.data.readers.table_files import (
-    IN_FOLDER,
-    has_paths,
-    parquet_files,
-    read_file,
-    read_list,
-    read_parquet_files,
-    read_split_metadata,
-    split_metadata,
-)
-from lookalike.data.readers.webdataset import looks_like_shards, read_shards
+from lookalike.data.readers.webdataset import read_shards
 from lookalike.data.scan import kind_of, readable_name
 from lookalike.data.table import Table, as_array, is_saved_table
 
 __all__ = ["SOURCES", "layouts", "read_table"]
 MAX_SHARDS = 100_000
 # Importing a module registers its layouts; a new one is added here.
-_MODULES = (image_classification, domains, fine_grained, products)
+_MODULES = (image_classification, domains, products)
 
 _GENERAL = {
     "folder": "any folder; subfolders are labels",
@@ -58,10 +48,7 @@ SOURCES = {
     "parquet": ("Parquet with images", "as `datasets` writes it, one file or a folder; read by offset in the file"),
     "parquet-compressed": ("compressed Parquet", "read by row group"),
     "parquet-bytes": ("Parquet with plain bytes", "the column of bytes, by its name or `--image-column`"),
-    "webdataset": (
-        "WebDataset",
-        "tar shards, read in place: one, a folder, a list, or a pattern: `t-{00..99}.tar`",
-    ),
+    "webdataset": ("WebDataset", "tar shards, read in place: one, a folder, a list, or a pattern: `t-{00..99}.tar`"),
     "hub": ("a data set of the Hugging Face Hub", "`OWNER/NAME`, `hf://datasets/OWNER/NAME@REVISION/FOLDER`"),
     "datasets": ("`datasets.Dataset`", "Python; read from the files that back it, or from memory"),
     "datasets-dict": ("`datasets.DatasetDict`", "Python; its splits become the split"),
@@ -153,7 +140,7 @@ def read_table(
         where = name or type(source).__name__
         notes = {"layout": "object", **notes}
         table = unique_rows(Table.from_columns(fields, name=where, root=root, notes=notes, content=content))
-        return _finish(table, split, where)
+        return _only(table, split, where, say=True)
     if labels is not None:
         raise LookalikeError("`labels` go with a list of paths; a folder or table has its own.")
     path, shown, known_name = find_source(files[0] if files else source, progress=progress)
@@ -177,20 +164,13 @@ def read_table(
         table = unique_rows(Table.from_columns(fields, name=name, root=root.absolute(), notes=notes))
         if notes["layout"] == "webdataset":  # the columns of tables were mapped when they were read
             table = _mapped(table, columns)
-    return _finish(table, split, shown)
+    return _only(table, split, shown, say=True)
 
 
 def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tuple[Path, str, str]:
     """Return the path of a source that is named, how to show it, and the name of the data set if the path has none.
 
     A data set of the Hub is downloaded (once) if there is no such path here.
-
-    Args:
-        source: A path, a pattern of paths, or the id of a data set on the Hub.
-        progress: Whether to show a progress bar.
-
-    Raises:
-        LookalikeError: There is no such path, or the Hub cannot be reached.
     """
     if is_url(source):
         return _find_url(str(source))
@@ -223,62 +203,46 @@ def _find_url(url: str) -> tuple[Path, str, str]:
 
 
 def expand(pattern: Path) -> list[Path]:
-    """Return the files that a pattern stands for: `*`, `?`, `[…]`, `{a,b}` and `{000..009}`.
-
-    Args:
-        pattern: The pattern.
-    """
+    """Return the files that a pattern stands for: `*`, `?`, `[…]`, `{a,b}` and `{000..009}`."""
     texts = [str(pattern)]
     while braces := re.search(r"\{([^{}]*)\}", texts[0]):
         parts = braces[1].split(",")
         if span := re.fullmatch(r"(\d+)\.\.(\d+)", braces[1]):
             first, last = sorted((int(span[1]), int(span[2])))
-            numbers = range(first, min(last, first + MAX_SHARDS) + 1)
-            parts = [f"{number:0{len(span[1])}d}" for number in numbers]
+            parts = [f"{n:0{len(span[1])}d}" for n in range(first, min(last, first + MAX_SHARDS) + 1)]
         if len(texts) * len(parts) > MAX_SHARDS:
             raise LookalikeError(f"`{pattern}` stands for more than {MAX_SHARDS:,} files.")
         texts = [text.replace(braces[0], part, 1) for text in texts for part in parts]
     if texts == [str(pattern)] and not glob.has_magic(texts[0]):
         return []
-    if isinstance(pattern, RemotePath):
-        tree = sorted(pattern.tree or ())
-        matched = [one for text in texts for one in (fnmatch.filter(tree, text) if glob.has_magic(text) else [text])]
-        if unknown := [one for one in matched if one not in (pattern.tree or ())]:
-            raise LookalikeError(
-                f"`{pattern}` names {len(unknown):,} files that are not there (first: `{unknown[0]}`)."
-            )
-        return [cast(Path, RemotePath(one, pattern.tree)) for one in dict.fromkeys(matched)]
-    names = [name for text in texts for name in (sorted(glob.glob(text)) if glob.has_magic(text) else [text])]  # noqa: PTH207
-    missing = [name for name in names if not Path(name).is_file()]
-    if missing and len(missing) < len(names):
+    tree = (pattern.tree or Tree()) if isinstance(pattern, RemotePath) else None
+
+    def matching(text: str) -> list[str]:
+        if not glob.has_magic(text):
+            return [text]
+        return sorted(glob.glob(text) if tree is None else fnmatch.filter(tree, text))  # noqa: PTH207
+
+    names = list(dict.fromkeys(name for text in texts for name in matching(text)))
+    missing = [name for name in names if (not Path(name).is_file() if tree is None else name not in tree)]
+    if missing and (tree is not None or len(missing) < len(names)):
         raise LookalikeError(f"`{pattern}` names {len(missing):,} files that are not there (first: `{missing[0]}`).")
-    return [] if missing else [Path(name) for name in dict.fromkeys(names)]
+    return [] if missing else [Path(name) if tree is None else cast(Path, RemotePath(name, tree)) for name in names]
 
 
 def _listed_files(source: Any) -> list[Path]:
     """The tar or Parquet files of a list that holds nothing else."""
-    ends = (*_FILES["webdataset"], ".parquet", ".pq")
-    if isinstance(source, (list, tuple)) and all(
-        isinstance(one, (str, os.PathLike)) and str(one).lower().endswith(ends) for one in source
-    ):
-        return [location(one).expanduser() for one in source]
-    return []
-
-
-def _finish(table: Table, split: str | None, shown: str) -> Table:
-    for message in table.notes.get("warnings", []):
-        warn(message)
-    return _only(table, split, shown)
+    ends, rows = (*_FILES["webdataset"], ".parquet", ".pq"), source if isinstance(source, (list, tuple)) else ()
+    listed = all(isinstance(one, (str, os.PathLike)) and str(one).lower().endswith(ends) for one in rows)
+    return [location(one).expanduser() for one in rows] if listed else []
 
 
 def _mapped(table: Table, columns: ColumnMap) -> Table:
     """A table with other columns as its labels and split."""
-    for ours, theirs in (("label", columns.label), ("split", columns.split)):
-        if theirs is not None:
-            values = table.arrow[require(theirs, table.names, table.name)]
-            if ours == "split":
-                values = [columns.split_name(text) for text in as_array("split", values).to_pylist()]
-            table = table.with_column(ours, values)
+    if columns.label is not None:
+        table = table.with_column("label", table.arrow[require(columns.label, table.names, table.name)])
+    if columns.split is not None:
+        values = as_array("split", table.arrow[require(columns.split, table.names, table.name)]).to_pylist()
+        table = table.with_column("split", list(map(columns.split_name, values)))
     if columns.image is not None:
         raise LookalikeError(f"`{table.name}` is a table already: its images cannot be taken from another column.")
     return table
@@ -288,9 +252,8 @@ def _read_folder(
     path: Path, layout: str, shown: str, columns: ColumnMap, follow_links: bool, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     if layout in LAYOUTS:
-        base = LAYOUTS[layout].base(path)
-        if base is None:
-            missing = LAYOUTS[layout].missing(path)
+        if (base := LAYOUTS[layout].base(path)) is None:
+            missing = next(mark for mark in LAYOUTS[layout].marks[0] if not exists(path, mark))
             raise LookalikeError(
                 f"`{shown}` is not laid out as {LAYOUTS[layout].title}: there is no `{missing}` in it."
             )
@@ -300,15 +263,13 @@ def _read_folder(
             if base := known.base(path):
                 return base, known.columns(base), {"layout": known.name}
     if layout in ("auto", "table"):
-        for name in (*IN_FOLDER, f"{path.resolve().name}.csv"):
-            if (path / name).is_file() and has_paths(path / name):
-                root, fields, notes = read_file(path / name, columns)
-                return root, fields, {"layout": "table", **notes}
-        if files := parquet_files(path):
-            root, fields, notes = read_parquet_files(files, path, columns, progress=progress)
-            return root, fields, {"layout": "table", **notes}
-        if parts := split_metadata(path):
-            return path, read_split_metadata(path, parts, columns), {"layout": "table"}
+        for name in (*table_files.IN_FOLDER, f"{path.resolve().name}.csv"):
+            if (path / name).is_file() and table_files.has_paths(path / name):
+                return table_files.read_file(path / name, columns)
+        if files := table_files.parquet_files(path):
+            return table_files.read_parquet_files(files, path, columns, progress=progress)
+        if parts := table_files.split_metadata(path):
+            return path, table_files.read_split_metadata(path, parts, columns), {"layout": "table"}
     if layout in ("table", "list"):
         raise LookalikeError(f"`{shown}` is a folder, and no {layout} lies in it: name the file itself.")
     if any((path / name).is_file() for name in ("state.json", "dataset_dict.json")):
@@ -316,8 +277,8 @@ def _read_folder(
             f"`{shown}` was written by `save_to_disk` of `datasets`: pass `datasets.load_from_disk(…)` in Python, or "
             "write it with `to_parquet`."
         )
-    if layout == "webdataset" or (layout == "auto" and looks_like_shards(path)):
-        return *read_shards(path, progress=progress), {"layout": "webdataset"}
+    if layout == "webdataset" or (layout == "auto" and files_of_shards(path, ".tar")):
+        return read_shards(path, progress=progress)
     if columns:
         raise LookalikeError(f"`{shown}` is a folder of images, which has no columns to map.")
     fields, notes = read_folder(path, shown, domains=layout == "domains", follow_links=follow_links, progress=progress)
@@ -328,20 +289,19 @@ def _read_one_file(
     path: Path, layout: str, shown: str, columns: ColumnMap, progress: bool
 ) -> tuple[Path, Columns, dict[str, Any]]:
     if layout == "auto":
-        layout = next((name for name, ends in _FILES.items() if path.name.lower().endswith(ends)), "")
+        layout = _layout_of(path)
     if not layout and kind_of(path.name) == "image":
         raise LookalikeError(f"`{shown}` is a single image; give the folder it lies in, or a table.")
     if not layout:
         raise LookalikeError(f"`{shown}` is not a table: give a folder, a CSV or Parquet table, a list or tar shards.")
     if layout == "table":
-        root, fields, notes = read_file(path, columns)
-        return root, fields, {"layout": "table", **notes}
+        return table_files.read_file(path, columns)
     if layout == "webdataset":
-        return *read_shards(path, progress=progress), {"layout": "webdataset"}
+        return read_shards(path, progress=progress)
     if columns:
         raise LookalikeError(f"`{shown}` is no table: it has no columns to map.")
     if layout == "list":
-        return path.parent, read_list(path), {"layout": "list"}
+        return path.parent, table_files.read_list(path), {"layout": "list"}
     raise LookalikeError(f"`{shown}` is a file; the layout {layout} needs the data set's folder.")
 
 
@@ -355,13 +315,16 @@ def _read_files(
     else:
         files = [Path(os.path.abspath(file)) for file in files]  # noqa: PTH100 -- links keep their names
         root = Path(os.path.commonpath([file.parent for file in files]))
-    kinds = {next((kind for kind, ends in _FILES.items() if file.name.lower().endswith(ends)), "") for file in files}
+    kinds = {_layout_of(file) for file in files}
     if kinds == {"webdataset"}:
-        return *read_shards(root, files, progress=progress), {"layout": "webdataset"}
+        return read_shards(root, files, progress=progress)
     if kinds == {"table"} and {file.suffix.lower() for file in files} <= {".parquet", ".pq"}:
-        root, fields, notes = read_parquet_files(files, root, columns, progress=progress)
-        return root, fields, {"layout": "table", **notes}
+        return table_files.read_parquet_files(files, root, columns, progress=progress)
     raise LookalikeError(f"The files of `{shown}` are not all tar shards, or all Parquet tables.")
+
+
+def _layout_of(file: Path) -> str:
+    return next((name for name, ends in _FILES.items() if file.name.lower().endswith(ends)), "")
 
 
 def _name(path: Path) -> str:
@@ -370,11 +333,14 @@ def _name(path: Path) -> str:
     if path.is_dir():
         return path.name or "root"
     stem = path.name.partition(".")[0]
-    general = {Path(name).stem for name in IN_FOLDER}
+    general = {Path(name).stem for name in table_files.IN_FOLDER}
     return (path.parent.name or stem) if stem in general else stem
 
 
-def _only(table: Table, split: str | None, shown: str) -> Table:
+def _only(table: Table, split: str | None, shown: str, *, say: bool = False) -> Table:
+    """The rows of a split, after the warnings of the reader if it has just read them."""
+    for message in table.notes.get("warnings", []) if say else ():
+        warn(message)
     if split is None or split == "all":
         return table
     if not table.has("split"):

@@ -9,10 +9,11 @@ columns, registered with the files it is recognized by:
 """
 
 # Names are handled as the bare strings the system gives.
-# ruff: noqa: PTH116, PTH117, PTH118, PTH120, PTH208
+# ruff: noqa: PTH100, PTH116, PTH117, PTH118, PTH120, PTH208
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -20,6 +21,7 @@ import os
 import posixpath
 import re
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -42,15 +44,8 @@ Reader = TypeVar("Reader", bound=Callable[..., Columns | Rows])
 MAX_MISSING = 0.05
 MAX_LIST = 200_000_000  # bytes of a list of images
 
-SPLITS = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+SPLITS |= dict.fromkeys(("val", "valid", "validation"), "val")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +62,7 @@ class Layout:
     def base(self, root: Path) -> Path | None:
         """Return the folder at or below `root` that has the marks, or None."""
         for place in ("", *self.inside):
-            if any(all(_exists(root / place, mark) for mark in marks) for marks in self.marks):
+            if any(all(exists(root / place, mark) for mark in marks) for marks in self.marks):
                 return root / place if place else root
         return None
 
@@ -87,10 +82,6 @@ class Layout:
             raise LookalikeError(f"`{base}` is laid out as {self.title}, but its lists name no images.")
         return columns
 
-    def missing(self, root: Path) -> str:
-        """Return the first mark that is missing, for the error message."""
-        return next(mark for mark in self.marks[0] if not _exists(root, mark))
-
 
 LAYOUTS: dict[str, Layout] = {}
 
@@ -108,8 +99,7 @@ def layout(
     Args:
         name: Value of `layout=`.
         title: Name of the data set.
-        marks: Alternative sets of files that it is recognized by: all files of one set must exist. A name with `[` is
-            a glob pattern.
+        marks: Alternative sets of files to recognize it by: all of one set must exist. A name with `[` is a pattern.
         inside: Subfolders where the data set often is.
         columns: Names of what a row holds; `box` is x1, y1, x2, y2, or None for a whole image.
     """
@@ -121,7 +111,8 @@ def layout(
     return register
 
 
-def _exists(root: Path, mark: str) -> bool:
+def exists(root: Path, mark: str) -> bool:
+    """Return whether a file, or one that matches a pattern, lies below a root."""
     return any(root.glob(mark)) if "[" in mark else (root / mark).exists()
 
 
@@ -149,21 +140,17 @@ class Finder:
                 return None
         actual = ""
         for part in path.split("/"):
-            name = self._names(actual).get(readable_name(part))
+            if actual not in self._folders:
+                names: list[str] = []
+                with contextlib.suppress(OSError):
+                    names = os.listdir(os.path.join(self.root, actual))
+                self._folders[actual] = {readable_name(name): name for name in names}
+            name = self._folders[actual].get(readable_name(part))
             if name is None:
                 return None
             actual = f"{actual}/{name}" if actual else name
         status = os.stat(os.path.join(self.root, actual))
         return (actual, status) if stat.S_ISREG(status.st_mode) else None
-
-    def _names(self, folder: str) -> dict[str, str]:
-        if folder not in self._folders:
-            try:
-                names = os.listdir(os.path.join(self.root, folder))
-            except OSError:
-                names = []
-            self._folders[folder] = {readable_name(name): name for name in names}
-        return self._folders[folder]
 
 
 def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, dict[str, Any]]:
@@ -177,7 +164,7 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
     elif is_url(root) and any(p.startswith(("/", "../")) for p in paths):
         raise LookalikeError(f"`{source}` lists images outside `{root}`: name them by whole URLs.")
     elif any(p.startswith(("/", "../")) or os.path.isabs(p) for p in paths):
-        whole = [os.path.normpath(os.path.join(root, p)) for p in paths]
+        whole = [os.path.abspath(os.path.join(root, p)) for p in paths]
         root = Path(os.path.commonpath([os.path.dirname(p) for p in whole]))
         paths = [Path(os.path.relpath(p, root)).as_posix() for p in whole]
     finder = Finder(root)
@@ -223,10 +210,10 @@ def unique_rows(table: Table) -> Table:
     ids = table.arrow["row_id"]
     if pc.count_distinct(ids).as_py() == len(table):
         return table
-    seen: dict[str, int] = {}
+    seen: Counter[str] = Counter()
     out = []
     for row_id in ids.to_pylist():
-        seen[row_id] = seen.get(row_id, 0) + 1
+        seen[row_id] += 1
         out.append(row_id if seen[row_id] == 1 else f"{row_id}~{seen[row_id]}")
     table = table.with_column("row_id", out)
     table.notes["repeated"] = len(out) - len(seen)
@@ -241,10 +228,9 @@ def scan_folders(root: Path, *under: str) -> Columns:
         if part.unreadable:
             missed = root / place / part.unreadable[0]
             raise LookalikeError(f"`{missed}` cannot be read; a known data set is taken whole or not at all.")
-        prefixes = {"path": pa.scalar(place), "raw_path": pa.scalar(place.encode())}
-        separators = {"path": pa.scalar("/"), "raw_path": pa.scalar(b"/")}
-        for name in prefixes.keys() & part.columns.keys():
-            part.columns[name] = pc.binary_join_element_wise(prefixes[name], part.columns[name], separators[name])
+        for name, prefix, sign in (("path", place, "/"), ("raw_path", place.encode(), b"/")):
+            if name in part.columns:
+                part.columns[name] = pc.binary_join_element_wise(pa.scalar(prefix), part.columns[name], pa.scalar(sign))
         tables.append(pa.table(part.columns))
     arrow = pa.concat_tables(tables, promote_options="default").combine_chunks()
     return dict(zip(arrow.column_names, arrow.columns, strict=True))
@@ -297,9 +283,9 @@ def open_text(path: Path, **options: Any) -> IO[str]:
     """Open a list in UTF-8; one that is no regular file, or longer than any list of images, is refused."""
     try:
         file = open_regular(path)
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
         raise LookalikeError(f"`{path}` cannot be read: {error.strerror}.") from None
     if file.seek(0, os.SEEK_END) > MAX_LIST:
         file.close()
@@ -319,9 +305,7 @@ def lines(path: Path, *, skip: int = 0) -> Iterator[str]:
 class Listed(dict[str, str]):
     """A list by key; a missing key gives an error that names the list."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
+    path: Path
 
     def __missing__(self, key: str) -> str:
         raise LookalikeError(f"`{self.path}` has no line for `{key}`: take the list as it was published.")
@@ -329,7 +313,8 @@ class Listed(dict[str, str]):
 
 def pairs(path: Path) -> Listed:
     """Read `id value` lines; the value extends to the end of the line."""
-    out = Listed(path)
+    out = Listed()
+    out.path = path
     for line in lines(path):
         key, *value = line.split(maxsplit=1)
         out[key] = value[0].strip() if value else ""

@@ -10,15 +10,16 @@ import dataclasses
 import difflib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
+from lookalike.data.parquet_images import TEXTS, is_list_of_labels
 from lookalike.data.readers.base import SPLITS
 from lookalike.data.scan import KINDS, kind_of
 
@@ -115,15 +116,21 @@ def class_names(arrow_metadata: dict[bytes, bytes] | None) -> dict[str, list[str
         return {}
 
 
+def plain(values: Any) -> Any:
+    """Return a column in one of the types that are read: texts and lists come in several, and with a dictionary."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return plain(values.cast(kind.value_type))
+    if is_list_of_labels(kind):
+        return values.cast(pa.list_(kind.value_type if pa.types.is_integer(kind.value_type) else pa.string()))
+    return values.cast(pa.string()) if str(kind) in TEXTS else values
+
+
 def named(arrow: pa.Table, classes: dict[str, list[str]]) -> pa.Table:
     """Return the columns in plain types, with class names in place of the numbers that stand for them."""
     columns = {}
     for place, field in enumerate(arrow.schema):
-        values, kind = arrow.column(place), field.type
-        if pa.types.is_dictionary(kind):
-            values = values.cast(kind.value_type)
-        if str(values.type) in ("large_string", "string_view"):
-            values = values.cast(pa.string())
+        values = plain(arrow.column(place))
         if field.name in classes and pa.types.is_integer(values.type):
             names = pa.array(classes[field.name], pa.string())
             inside = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(names)))  # −1 is no label
@@ -155,8 +162,8 @@ def image_column(schema: pa.Schema, columns: ColumnMap, where: str) -> str | Non
 def require(column: str, names: Iterable[str], where: str) -> str:
     """Return a mapped column; raise with the columns there are if it is missing."""
     there = [name for name in names if name not in INTERNAL]
-    near = difflib.get_close_matches(column, there, 1, 0.5)
     if column not in (*there, "path", "content_id"):
+        near = difflib.get_close_matches(column, there, 1, 0.5)
         mean = f"; did you mean `{near[0]}`?" if near else "."
         raise LookalikeError(f"`{where}` has no column `{column}`: it has {listed(there)}{mean}")
     return column
@@ -169,11 +176,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def guess(arrow: pa.Table) -> dict[str, str]:
-    """Guess from names and values which columns hold the image, label and split; for error messages.
-
-    Args:
-        arrow: The columns.
-    """
+    """Guess from names and values which columns hold the image, label and split; for error messages."""
     out: dict[str, str] = {}
     best = 0.0
     for name, values in zip(arrow.column_names, arrow.slice(0, _SAMPLE).columns, strict=True):
@@ -219,7 +222,5 @@ def unused_split(table: Any) -> str:
 
 def split_counts(values: Any) -> str:
     """Return how many images each split has, as `800 train, 200 test`."""
-    names, counts = np.unique([value for value in values if value is not None], return_counts=True)
-    return ", ".join(
-        f"{count:,} {name}" for name, count in sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])
-    )
+    counts = Counter(sorted(value for value in values if value is not None)).most_common()
+    return ", ".join(f"{count:,} {name}" for name, count in counts)

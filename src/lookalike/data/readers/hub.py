@@ -25,27 +25,17 @@ def names_hub(source: str) -> bool:
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", source) is not None and not Path(source).parent.exists()
 
 
-def _parse(source: str) -> tuple[str, str | None, str]:
-    match = _PATTERN.fullmatch(source.removeprefix(PREFIX).rstrip("/"))
-    if match is None:
-        raise LookalikeError(f"`{source}` is no data set of the Hub: write `{PREFIX}OWNER/NAME`.")
-    return match[1], match[2], match[3].strip("/")
-
-
 def download(source: str, *, progress: bool = False) -> tuple[Path, str]:
     """Return the folder with the files of a data set, downloaded if they are not there, and the data set's name.
 
-    Args:
-        source: The id, as `owner/name` or `hf://datasets/owner/name@revision/folder`.
-        progress: Whether to say what is done.
-
-    Raises:
-        LookalikeError: There is no such data set, it is gated, or the Hub cannot be reached.
+    The source is `owner/name` or `hf://datasets/owner/name@revision/folder`.
     """
     import huggingface_hub
     from huggingface_hub import errors
 
-    repo, revision, inside = _parse(source)
+    if not (match := _PATTERN.fullmatch(source.removeprefix(PREFIX).rstrip("/"))):
+        raise LookalikeError(f"`{source}` is no data set of the Hub: write `{PREFIX}OWNER/NAME`.")
+    repo, revision, inside = match[1], match[2], match[3].strip("/")
     base = folders.cache("hub") / f"{repo.replace('/', '--')}@{(revision or 'main').replace('/', '-')}"
     folder, name = base / inside, repo.rpartition("/")[2]
     stamp = base / f".lookalike-{inside.replace('/', '-')}.json"

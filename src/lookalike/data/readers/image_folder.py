@@ -79,18 +79,20 @@ def _nothing(source: str, skipped: dict[str, int]) -> str:
 def _warnings(source: str, skipped: dict[str, int], unreadable: list[str]) -> list[str]:
     out = []
     if count := skipped.get("HEIC"):
-        noun = "image was" if count == 1 else "images were"
-        out.append(f"{count:,} HEIC {noun} skipped: `pip install 'lookalike[heif]'` reads them.")
+        noun = _noun(count, "HEIC image was", "HEIC images were")
+        out.append(f"{noun} skipped: `pip install 'lookalike[heif]'` reads them.")
     if others := ", ".join(f"{skipped[kind]:,} {kind}" for kind in ("RAW", "video") if skipped.get(kind)):
         out.append(f"not read: {others}.")
     if count := skipped.get("link out of the folder"):
-        subject = "link leads" if count == 1 else "links lead"
-        out.append(f"{count:,} {subject} out of `{source}`, which is not followed.")
+        out.append(f"{_noun(count, 'link leads', 'links lead')} out of `{source}`, which is not followed.")
     if count := skipped.get(TOO_LONG):
-        noun = "file or folder was" if count == 1 else "files or folders were"
-        out.append(f"{count:,} {noun} left out: the path is longer than the system can open.")
+        noun = _noun(count, "file or folder was", "files or folders were")
+        out.append(f"{noun} left out: the path is longer than the system can open.")
     if unreadable:
-        noun = "folder is" if len(unreadable) == 1 else "folders are"
         names = ", ".join(f"`{name or source}`" for name in unreadable[:3]) + (", …" if len(unreadable) > 3 else "")
-        out.append(f"{len(unreadable):,} {noun} not readable and left out: {names}.")
+        out.append(f"{_noun(len(unreadable), 'folder is', 'folders are')} not readable and left out: {names}.")
     return out
+
+
+def _noun(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"

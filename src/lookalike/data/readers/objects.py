@@ -25,7 +25,7 @@ from lookalike.core.progress import Progress
 from lookalike.data.readers.base import Columns, locate
 from lookalike.data.readers.columns import ColumnMap, class_names, holds_bytes, image_column, named
 from lookalike.data.readers.table_files import our_columns, row_paths
-from lookalike.data.table import check_width
+from lookalike.data.table import as_array, check_width
 
 _ONE_AT_A_TIME = threading.Lock()  # nothing is known of how safe such an object is among threads
 Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
@@ -33,11 +33,7 @@ Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
 
 @dataclass(frozen=True, eq=False)
 class ArrowImages:
-    """Reads the encoded images of a column in memory, by row.
-
-    Args:
-        values: The column of bytes.
-    """
+    """Reads the encoded images of a column of bytes in memory, by row."""
 
     values: pa.ChunkedArray
 
@@ -48,11 +44,7 @@ class ArrowImages:
 
 @dataclass(frozen=True, eq=False)
 class DatasetImages:
-    """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read.
-
-    Args:
-        dataset: The object.
-    """
+    """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read."""
 
     dataset: Any
 
@@ -64,8 +56,7 @@ class DatasetImages:
 def encode_image(image: Any) -> bytes:
     """Return an image as bytes: encoded ones as they are, files as read, a PIL image, array or tensor as PNG.
 
-    Args:
-        image: The image; arrays are (H, W), (H, W, 3), tensors also (3, H, W); floats are from 0 to 1.
+    Arrays are (H, W) or (H, W, 3), tensors also (3, H, W); floats are from 0 to 1.
     """
     if isinstance(image, (bytes, bytearray, memoryview)):
         return bytes(image)
@@ -90,8 +81,7 @@ def encode_image(image: Any) -> bytes:
 def read_object(source: Any, columns: ColumnMap, labels: Any = None, *, progress: bool = False) -> Read:
     """Return root, columns, notes and in-memory images of an object; see `read_table` for what it may be."""
     kind = f"{type(source).__module__}.{type(source).__name__}"
-    if labels is not None:
-        source = (source, labels)
+    source = source if labels is None else (source, labels)
     if kind.startswith("datasets."):
         return _read_datasets(source, columns)
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
@@ -159,7 +149,7 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     names: Sequence[str | None] = [None] * len(arrow)
     if values is not None and pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         if values.type.get_field_index("path") >= 0:
-            names = pc.struct_field(values, "path").to_pylist()
+            names = as_array("path", pc.struct_field(values, "path")).to_pylist()
         inside = [chunk.field("bytes") for chunk in values.chunks]
         values = pa.chunked_array(inside, values.type.field("bytes").type)
         if values.null_count == len(values):
@@ -190,23 +180,23 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
         raise LookalikeError("A streamed data set cannot be read row by row: load it without `streaming=True`.")
     features = next(iter(parts.values())).features
     classes = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
-    tables, marks, orders, before = [], [], [], 0
+    tables, orders = [], []
+    marks: list[str] = []
     for split, part in parts.items():
         table = part.data.table
         if split and "split" not in table.column_names and columns.split in (None, "split"):
             table = table.append_column("split", pa.array([split] * len(table), pa.string()))
         order = np.arange(len(table)) if part._indices is None else part._indices.column(0).to_numpy()
+        orders.append(order.astype(np.int64) + len(marks))
         marks += [f"{part._fingerprint}:{i}" for i in range(len(table))]
         tables.append(table)
-        orders.append(order.astype(np.int64) + before)
-        before += len(table)
     whole = pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(tables[0].schema.metadata)
     if columns.label is None and len(classes) == 1:
         columns = replace(columns, label=classes[0])
     root, fields, notes, images = _read_arrow(whole, columns, "dataset", marks)
     rows, order = pa.table(fields), np.concatenate(orders)
     if images is not None:  # rows without an image were left out
-        place = np.full(before, -1)
+        place = np.full(len(marks), -1)
         place[rows["item"].to_numpy()] = np.arange(len(rows))
         order = place[order][place[order] >= 0]
     ordered = rows.take(pa.array(order))
@@ -215,8 +205,7 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
 
 def _read_torch(source: Any, progress: bool) -> Read:
     """A torch `Dataset`: the files it lists, or the images it gives, read once for their labels."""
-    classes = [str(name) for name in getattr(source, "classes", None) or ()]
-    where = type(source).__name__
+    classes, where = [str(name) for name in getattr(source, "classes", None) or ()], type(source).__name__
     labels: list[str | None] = []
     marks: list[str] = []
 

@@ -81,9 +81,6 @@ layout("deepfashion2-category", "DeepFashion2, a class a pair, category and styl
     partial(read_deepfashion2, by_category=True)
 )
 
-_GROCERY_FINE = ("Class Name (str)", "Class ID (int)")
-_GROCERY_COARSE = ("Coarse Class Name (str)", "Coarse Class ID (int)")
-
 
 @layout(
     "grocery",
@@ -99,9 +96,8 @@ def read_grocery(root: Path) -> Rows:
     other series: they are the queries, all others the gallery.
     """
     classes = csv_rows(root / "classes.csv")
-    fine, coarse = (
-        {row[number].strip(): row[name].strip() for row in classes} for name, number in (_GROCERY_FINE, _GROCERY_COARSE)
-    )
+    fine = {row["Class ID (int)"].strip(): row["Class Name (str)"].strip() for row in classes}
+    coarse = {row["Coarse Class ID (int)"].strip(): row["Coarse Class Name (str)"].strip() for row in classes}
     for split in ("train", "val", "test"):
         file = root / f"{split}.txt"
         for line in lines(file) if file.exists() else ():

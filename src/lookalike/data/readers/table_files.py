@@ -31,6 +31,7 @@ from lookalike.data.readers.columns import (
     image_column,
     listed,
     named,
+    plain,
     require,
 )
 from lookalike.data.scan import changed_ns, kind_of, readable_name
@@ -50,7 +51,7 @@ def read_file(path: Path, columns: ColumnMap = _BY_NAME) -> tuple[Path, Columns,
     if path.suffix.lower() in _PARQUET:
         return read_parquet_files([path], path.parent, columns)
     arrow = _read_jsonl(path) if path.suffix.lower() == ".jsonl" else _read_csv(path, columns)
-    return path.parent, our_columns(arrow, columns, str(path)), {}
+    return path.parent, our_columns(arrow, columns, str(path)), {"layout": "table"}
 
 
 def read_parquet_files(
@@ -58,7 +59,7 @@ def read_parquet_files(
 ) -> tuple[Path, Columns, dict[str, Any]]:
     """Return the root, the columns and notes of Parquet files that hold images or paths of images."""
     parts: list[pa.Table] = []
-    notes: dict[str, Any] = {}
+    notes: dict[str, Any] = {"layout": "table"}
     missing = 0
     for file in track(files, "Reading tables", shown=progress and len(files) > 1):
         schema = read_parquet_schema(file)
@@ -136,28 +137,27 @@ def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str
     rows = np.arange(len(offsets))
     names: list[str | None] = [None] * len(rows)
     if image in part.column_names:
-        paths = pc.struct_field(part[image], "path")
+        paths = as_array("path", pc.struct_field(part[image], "path"))
         names = paths.to_pylist()
         part = part.drop_columns([image])
         if any(names) and not (lengths >= 0).any():
-            return part.append_column(image, paths.cast(pa.string())), 0
+            return part.append_column(image, paths), 0
     shard, status = file.relative_to(root).as_posix(), file.stat()
-    grouped = pa.array((offsets < 0) & (lengths >= 0))
-    exact = pa.scalar(None, pa.int64())
-    own = {f"input_{name}" if name in OWN or name == "path" else name: part[name] for name in part.column_names}
+    grouped = (offsets < 0) & (lengths >= 0)
+    own = {f"input_{name}" if name in OWN or name == "path" else name: plain(part[name]) for name in part.column_names}
     places: dict[str, Any] = {
         "path": row_paths(readable_name(shard), names),
         "shard": pa.array([readable_name(shard)] * len(rows), pa.string()),
         "size": np.full(len(rows), status.st_size),
         "mtime_ns": np.full(len(rows), changed_ns(status)),
-        "offset": pc.if_else(grouped, exact, pa.array(offsets)),
-        "length": pc.if_else(grouped, exact, pa.array(lengths)),
+        "offset": pa.array(offsets, pa.int64(), mask=grouped),
+        "length": pa.array(lengths, pa.int64(), mask=grouped),
     }
     if readable_name(shard) != shard:
         places["raw_path"] = pa.array([os.fsencode(shard)] * len(rows), pa.binary())
-    if pc.any(grouped).as_py():
-        places["shard_row"] = pc.if_else(grouped, pa.array(rows), exact)
-        places["shard_column"] = pc.if_else(grouped, pa.scalar(column), pa.scalar(None, pa.string()))
+    if grouped.any():
+        places["shard_row"] = pa.array(rows, pa.int64(), mask=~grouped)
+        places["shard_column"] = pa.array(np.full(len(rows), column), pa.string(), mask=~grouped)
     if "split" not in own and (split := split_in_name(shard)):
         places["split"] = pa.array([split] * len(rows), pa.string())
     present = np.flatnonzero(lengths >= 0)
@@ -206,14 +206,9 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
     if "split" in out:
         out["split"] = [columns.split_name(text) for text in as_array("split", out["split"]).to_pylist()]
     for name in ("is_query", "is_gallery"):
-        if name in out:
-            values = out[name]
-            if not pa.types.is_boolean(values.type):
-                out[name] = pc.is_in(pc.utf8_lower(as_array(name, values, like="split")), value_set=_TRUE)
-    for name in BOX:
-        if name in out:
-            out[name] = _whole(out[name], name, where)
-    return out
+        if name in out and not pa.types.is_boolean(out[name].type):
+            out[name] = pc.is_in(pc.utf8_lower(as_array(name, out[name], like="split")), value_set=_TRUE)
+    return out | {name: _whole(out[name], name, where) for name in BOX if name in out}
 
 
 def has_paths(path: Path) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import TarReader, open_regular, printable, read_part
 from lookalike.core.progress import track, warn
-from lookalike.data.readers.base import SPLITS, Columns, files_of_shards, split_in_name
+from lookalike.data.readers.base import SPLITS, Columns, split_in_name
 from lookalike.data.readers.columns import OWN
 from lookalike.data.scan import changed_ns, is_ignored, kind_of, readable_name
 from lookalike.data.table import check_width
@@ -22,18 +22,12 @@ MAX_SIDECAR = 16_000_000  # bytes of a file beside an image
 _SIDECARS = ("cls", "cls.txt", "json", "txt")
 
 
-def looks_like_shards(root: Path) -> bool:
-    """Return whether a folder contains tar files and no images."""
-    return bool(files_of_shards(root, ".tar"))
-
-
-def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = False) -> tuple[Path, Columns]:
-    """Return the root and the columns of one tar file, a folder of them, or some files of a folder."""
-    root = source if source.is_dir() else source.parent
-    shards = (
-        sorted(path for path in source.rglob("*.tar") if path.is_file()) if source.is_dir() else [source]
-    )  # no pipes
-    shards = list(files) or shards
+def read_shards(
+    source: Path, files: Sequence[Path] = (), *, progress: bool = False
+) -> tuple[Path, Columns, dict[str, Any]]:
+    """Return the root, the columns and notes of one tar file, a folder of them, or some files of a folder."""
+    root, shards = (source, list(files)) if source.is_dir() else (source.parent, [source])
+    shards = shards or sorted(path for path in source.rglob("*.tar") if path.is_file())  # no pipes
     if not shards:
         raise LookalikeError(f"`{source}` holds no tar shards.")
     rows: list[dict[str, Any]] = []
@@ -44,12 +38,11 @@ def read_shards(source: Path, files: Sequence[Path] = (), *, progress: bool = Fa
     names = dict.fromkeys(name for row in rows for name in row)
     check_width(len(names), source)
     columns: Columns = {name: _same_type([row.get(name) for row in rows]) for name in names}
-    texts = columns.pop("txt", None)
-    if texts is not None:
+    if (texts := columns.pop("txt", None)) is not None:
         # A text beside an image is its label if texts recur, a caption if nearly every one is its own.
         present = [text for text in texts if text is not None]
         columns["label" if "label" not in columns and len(set(present)) * 2 <= len(present) else "caption"] = texts
-    return root, columns
+    return root, columns, {"layout": "webdataset"}
 
 
 def _read_shard(shard: Path, name: str) -> Iterator[dict[str, Any]]:
@@ -109,7 +102,7 @@ def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
         return {"label": str(document)}
     out: dict[str, Any] = {}
     for name, value in document.items():
-        if value is None or not isinstance(value, (str, int, float)):
+        if not isinstance(value, (str, int, float)):
             continue
         if isinstance(value, str):
             value = printable(value)
