@@ -207,12 +207,12 @@ def test_large_images_of_the_index_are_decoded_in_little_memory(
         original = child_peaks()[len(small) :]
         job = service.jobs.start("index", "Updating", tasks.update, service)
         helpers.until(lambda: job.state != "running")
-    assert grown() < 200, f"{grown():.0f} MB"
+    assert grown() < 250, f"{grown():.0f} MB"
     assert job.state == "finished", job.message
     assert job.result and job.result["unreadable"] == refused
     assert codes[:2] == ([404, 404] if refused else [200, 200]) and codes[2] in (200, 415), codes
     small += child_peaks()[len(small) + len(original) :]
-    assert len(small) == 3 and max(small) < 500, small
+    assert len(small) >= 3 and max(small) < 500, small
     assert len(original) == 1 and original[0] < 1_300, original
     service.close()
 

@@ -91,9 +91,10 @@ def isolate(data: bytes, box: Box | None, least: float | None, of: Side) -> deco
     if not is_isolated(data, math.prod(image_size(data))):
         return None
     with _two_at_a_time:
-        head, _, body = _run_child("load", data, box and list(box), least, of is max).partition(b"\n")
-    shape, *size_and_scale = json.loads(head)
-    return np.frombuffer(body, np.uint8).reshape(shape).copy(), *size_and_scale
+        answer = _run_child("load", data, box and list(box), least, of is max)
+    start = answer.index(b"\n") + 1
+    shape, *size_and_scale = json.loads(answer[:start])
+    return np.frombuffer(answer, np.uint8, offset=start).reshape(shape).copy(), *size_and_scale
 
 
 def _run_child(task: str, data: bytes, *arguments: Any) -> bytes:
