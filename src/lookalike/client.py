@@ -164,11 +164,16 @@ class Client:
         return self._send(Job, "/index/update", method="POST")
 
     def wait(self, job: Job, *, every: float = 0.5) -> Job:
-        """Wait until a job has ended."""
+        """Wait until a job has ended; raises `LookalikeError` if the server does not know it any more."""
         while True:
-            job = next(one for one in self.state().jobs if one.id == job.id)
-            if job.state != "running":
-                return job
+            now = next((one for one in self.state().jobs if (one.id, one.kind) == (job.id, job.kind)), None)
+            if now is None:
+                raise LookalikeError(
+                    f"The server at {self.url} does not know the job `{job.id}` any more: it was started again, or has "
+                    "run many other jobs since. `state()` shows the index as it is now."
+                )
+            if now.state != "running":
+                return now
             time.sleep(every)
 
     def keys(self) -> Keys:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +67,8 @@ def client(service: Any) -> Iterator[Any]:
 class RunningServer:
     """The service on a port of its own, that can be stopped and started again."""
 
-    def __init__(self, make: Any) -> None:
-        self.make, self.port = make, 0
+    def __init__(self, make: Any, *, names: Iterable[str] = (), proxy: str | None = None) -> None:
+        self.make, self.names, self.proxy, self.port = make, frozenset(names), proxy, 0
         self.start()
 
     def start(self) -> None:
@@ -79,8 +79,8 @@ class RunningServer:
 
         listener = _listen("127.0.0.1", self.port)
         self.port = listener.getsockname()[1]
-        app = create_app(self.make(), hosts=LOOPBACK)
-        self.server = Server(app, shutdown_seconds=1)
+        app = create_app(self.make(), hosts=LOOPBACK | self.names)
+        self.server = Server(app, shutdown_seconds=1, proxy=self.proxy)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]}, daemon=True)
         self.thread.start()
         while not self.server.started:

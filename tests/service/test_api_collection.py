@@ -103,6 +103,8 @@ def test_going_through_duplicates(client: Any, service: Any, images: Path) -> No
     assert post(client, "/duplicates/move", groups=[{"id": "nothing", "move": ["x"]}]).status_code == 404
     assert post(client, "/duplicates/move").status_code == 422 and len(list(images.rglob("*.jpg"))) == 62
 
+    many = post(client, "/duplicates/move", kind="identical", exclude=["x" * 101])
+    assert many.status_code == 422 and "exclude" in error_message(many)
     moved = post(client, "/duplicates/move", kind="identical").json()
     assert moved["files"] == 2 and moved["state"] == "moved" and str(images.parent) not in json.dumps(moved)
     assert len(list(images.rglob("*.jpg"))) == 60

@@ -82,3 +82,12 @@ def test_another_index_and_fewer_rights(server: RunningServer) -> None:
 def test_a_program_needs_neither_torch_nor_a_web_server() -> None:
     code = "import sys, lookalike.client; assert not {'torch', 'fastapi', 'pyarrow', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_job_that_the_server_does_not_know_any_more(server: RunningServer) -> None:
+    client = Client(server.url, key=KeyStore().create("robot", "write")[1])
+    job = client.wait(client.update(), every=0.05)
+    server.stop()
+    server.start()
+    with pytest.raises(LookalikeError, match="does not know the job `j1` any more"):
+        client.wait(job)

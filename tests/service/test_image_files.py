@@ -17,7 +17,7 @@ from PIL import Image
 from lookalike.core.files import hash_bytes
 from lookalike.data import decode
 from lookalike.searching import Index, index
-from lookalike.service import create_app
+from lookalike.service import create_app, image_files, tasks
 from lookalike.service.middleware import LOOPBACK
 from lookalike.service.state import Service
 from tests import helpers
@@ -27,7 +27,7 @@ from tests.data.test_strip_metadata import silent
 from tests.data.test_thumbnails import talkative
 from tests.searching.fake import FakeEmbedder, install
 from tests.service.conftest import error_message
-from tests.service.test_uploads import memory
+from tests.service.test_uploads import child_peaks, flat, memory  # noqa: F401 (a fixture)
 
 FILES = {
     "a b/upright #1?.jpg": ("JPEG", 1),
@@ -164,6 +164,56 @@ def test_a_file_that_became_huge_or_a_pipe_is_not_read(folder: Path, home: Path,
     path.unlink()
     os.mkfifo(path)
     assert [client.get(address).status_code // 100 for address in addresses] == [4, 4, 4]
+    service.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize(
+    ("form", "width", "height", "refused"),
+    [
+        ("WEBP", 4_000, 5_000, False),
+        ("AVIF", 4_000, 8_000, False),
+        ("JPEG2000", 3_000, 5_000, False),
+        ("WEBP", 6_000, 9_000, True),
+        ("AVIF", 9_000, 9_000, True),
+        ("JPEG2000", 6_000, 6_000, True),
+    ],
+)
+def test_large_images_of_the_index_are_decoded_in_little_memory(
+    folder: Path,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    child_peaks: Any,  # noqa: F811
+    form: str,
+    width: int,
+    height: int,
+    refused: bool,
+) -> None:
+    """Thumbnails, of a part of an image too, originals, and the update that a page starts."""
+    install(monkeypatch)
+    service = serving(folder)
+    client = TestClient(create_app(service), raise_server_exceptions=False)
+    record = next(r for part in service.index.store.scan() for r in part)
+    path = folder / record.payload["path"]
+    path.write_bytes(flat(form, width, height))
+    codes = []
+    with memory() as grown:
+        codes.append(client.get(f"/thumb/{record.payload['content_id']}/96.jpg").status_code)
+        with monkeypatch.context() as patch:
+            patch.setattr(image_files, "payload_box", lambda _: [0, 0, width, height // 2])
+            codes.append(client.get(f"/thumb/{record.payload['content_id']}/256.jpg").status_code)
+        small = child_peaks()
+        codes.append(client.get(quoted(record.payload["path"])).status_code)
+        original = child_peaks()[len(small) :]
+        job = service.jobs.start("index", "Updating", tasks.update, service)
+        helpers.until(lambda: job.state != "running")
+    assert grown() < 250, f"{grown():.0f} MB"
+    assert job.state == "finished", job.message
+    assert job.result and job.result["unreadable"] == refused
+    assert codes[:2] == ([404, 404] if refused else [200, 200]) and codes[2] in (200, 415), codes
+    small += child_peaks()[len(small) + len(original) :]
+    assert len(small) >= 3 and max(small) < 500, small
+    assert len(original) == 1 and original[0] < 1_300, original
     service.close()
 
 

@@ -261,6 +261,39 @@ def test_forwarded_addresses_are_not_believed(place: Path, home: Path) -> None:
     assert codes == [200, 200, 200, 429, 429]
 
 
+def test_forwarded_addresses_of_the_proxy_are_believed(
+    place: Path, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each client has a rate of its own; the Host must be ours all the same, and the log names nobody."""
+    from lookalike.service.auth import KeyStore
+    from lookalike.service.state import Service
+
+    caplog.set_level("INFO", "lookalike.access")
+    keys = KeyStore(required=True)
+    secret = keys.create("shop")[1]
+    service = Service(Index.open(place), [], limits=limits.Limits(rate=0.001, burst=3), keys=keys)
+    server = RunningServer(lambda: service, names=["photos.example"], proxy="127.0.0.1")
+
+    def code(client: str, host: str = "photos.example", **others: str) -> int:
+        headers = {"X-Forwarded-For": client, "Host": host} | others
+        return int(ask(server.port, "GET", f"{API}/session", None, headers)[0])
+
+    assert [code(f"203.0.113.{number}") for number in range(5)] == [200] * 5
+    assert [code("203.0.113.1") for _ in range(4)] == [200, 200, 429, 429], "one of three was used above"
+    assert code("198.51.100.9, 203.0.113.1") == 429, "what the proxy added last counts, not what its client wrote"
+    assert code("203.0.113.8", "elsewhere.example") == 421
+    assert code("203.0.113.8", "elsewhere.example", **{"X-Forwarded-Host": "photos.example"}) == 421
+    body = json.dumps({"key": secret}).encode()
+    own = {"Host": "photos.example", "X-Forwarded-For": "203.0.113.9", "X-Lookalike": "1"}
+    for scheme, secure in (("https", True), ("http", False)):
+        headers = own | {"Content-Type": "application/json", "X-Forwarded-Proto": scheme}
+        status, answer, _ = ask(server.port, "POST", f"{API}/session", body, headers)
+        assert status == 200 and ("Secure" in str(answer["Set-Cookie"])) is secure
+    server.stop()
+    lines = [str(record.__dict__) for record in caplog.records if record.name == "lookalike.access"]
+    assert len(lines) == 14 and not any("203.0.113" in line for line in lines)
+
+
 def test_two_lengths_of_a_body_are_refused(served: Any) -> None:
     server, _service = served
     text = SILENT.replace("Content-Length: 10", "Content-Length: 5\r\nTransfer-Encoding: chunked")

@@ -143,16 +143,21 @@ def test_a_hundred_thousand_images_stay_smooth(browse: Any) -> None:
 
 @pytest.mark.needs("axe")
 def test_axe_at_three_widths(browse: Any, axe: str) -> None:
-    for width in (1280, 768, 390):
-        browse.set_viewport_size({"width": width, "height": 844})
-        browse.wait_for_timeout(100)
-        if width == 1280:
-            browse.locator(".tile").nth(2).click()
-        assert browse.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        keep(browse, f"browse-{width}")
-        browse.evaluate(axe)
-        violations = browse.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
-        assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in violations], width
+    browse.locator(".tile").nth(2).click()
+    for name in ("browse", "tags"):
+        if name == "tags":
+            browse.keyboard.press("t")
+            browse.get_by_label("Tag", exact=True).fill("beach")
+            browse.keyboard.press("Enter")
+            browse.locator(".tile-tags", has_text="beach").wait_for()
+        for width in (390, 768, 1280):
+            browse.set_viewport_size({"width": width, "height": 844})
+            browse.wait_for_timeout(100)
+            assert browse.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            keep(browse, f"{name}-{width}")
+            browse.evaluate(axe)
+            violations = browse.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+            assert not [(v["id"], [n["html"][:120] for n in v["nodes"]][:2]) for v in violations], (name, width)
 
 
 @pytest.mark.needs("axe")

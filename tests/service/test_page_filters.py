@@ -73,6 +73,38 @@ def test_a_value_with_a_star_and_a_column_with_a_colon(screen: Any, live: Any, m
     assert screen.get_by_text("part of the map").count() == 0
 
 
+def test_bounds_of_dates_and_numbers(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
+    """The server's part is played: what it makes of such filters is tested in tests/searching/test_filters.py."""
+    info = screen.request.get(f"{live.url}/api/v1/info").json()
+    info["index"]["columns"] += ["taken", "latitude"]
+    facets = screen.request.get(f"{live.url}/api/v1/facets").json()
+    facets["ranges"] = [{"column": "taken", "kind": "date"}, {"column": "latitude", "kind": "number"}]
+    screen.route(re.compile(r"/api/v1/info"), lambda route: route.fulfill(json=info))
+    screen.route(re.compile(r"/api/v1/facets\?"), lambda route: route.fulfill(json=facets))
+    screen.reload()
+    choose(screen, made[0] / "class-01" / "0.jpg")
+    answer = screen.request.get(f"{live.url}/api/v1/search?like=images/class-01/0.jpg").json()
+    screen.route(re.compile(r"/api/v1/search\?.*f="), lambda route: route.fulfill(json=answer))
+    screen.keyboard.press("f")
+    sheet = screen.locator("dialog.sheet")
+    steps = (
+        ("taken from", "2024-06-01", "taken:2024-06-01.."),
+        ("taken to", "2024-08-31", "taken:2024-06-01..2024-08-31"),
+        ("latitude to", "47.5", "taken:2024-06-01..2024-08-31 latitude:..47.5"),
+        ("latitude from", "-3.5", "taken:2024-06-01..2024-08-31 latitude:-3.5..47.5"),
+        ("taken from", "", "latitude:-3.5..47.5 taken:..2024-08-31"),
+    )
+    for name, value, filters in steps:
+        sheet.get_by_label(name, exact=True).fill(value)
+        screen.keyboard.press("Tab")
+        screen.wait_for_function(f"new URL(location).searchParams.getAll('f').join(' ') === '{filters}'")
+    assert sheet.get_by_label("latitude from", exact=True).input_value() == "-3.5"
+    keep(screen, "filters-bounds")
+    sheet.get_by_role("button", name="Close").click()
+    screen.get_by_role("button", name="Remove filter latitude: -3.5..47.5").click()
+    screen.wait_for_function("new URL(location).searchParams.getAll('f').join(' ') === 'taken:..2024-08-31'")
+
+
 def test_a_prototype_is_shown_by_its_middle_images(screen: Any, live: Any, made: Any) -> None:  # noqa: F811
     """The server's part is played: a table with such a column is tested in test_api_collection."""
     facets = screen.request.get(f"{live.url}/api/v1/facets").json()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import signal
 import subprocess
 import sys
@@ -12,8 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
+import pytest
+
+from lookalike.client import Client, RequestRefused
 from tests.helpers import Answer, make_images, until
 from tests.walks.terminal import Terminal, check
 
@@ -39,7 +40,7 @@ def reverse_proxy(port: int, name: str = NAME) -> Iterator[int]:
             answer = upstream.getresponse()
             data = answer.read()
             self.send_response(answer.status)
-            for key in ("Content-Type", "WWW-Authenticate"):
+            for key in ("Content-Type", "Retry-After"):
                 if answer.headers[key]:
                     self.send_header(key, answer.headers[key])
             self.send_header("Content-Length", str(len(data)))
@@ -53,19 +54,6 @@ def reverse_proxy(port: int, name: str = NAME) -> Iterator[int]:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
-
-
-def ask(port: int, path: str, key: str = "", image: Path | None = None) -> tuple[int, Any]:
-    """Send a request, with an image as form field if there is one; status and JSON of the answer."""
-    headers, body = ({"Authorization": f"Bearer {key}"} if key else {}), None
-    if image is not None:
-        form = b'--x\r\nContent-Disposition: form-data; name="image"; filename="q.jpg"\r\n\r\n'
-        body = form + image.read_bytes() + b"\r\n--x--\r\n"
-        headers |= {"Content-Type": "multipart/form-data; boundary=x", "X-Lookalike": "1"}
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST" if body else "GET", path, body, headers)
-    answer = connection.getresponse()
-    return answer.status, json.loads(answer.read())
 
 
 def test_serve_behind_a_proxy(terminal: Terminal, tmp_path: Path, home: Path) -> None:
@@ -104,14 +92,19 @@ def test_serve_behind_a_proxy(terminal: Terminal, tmp_path: Path, home: Path) ->
         port = int(lines.splitlines()[0].split("  (")[0].rsplit(":", 1)[1])
         with reverse_proxy(port) as proxy:
             image = folder / "class-02" / "1.jpg"
-            until(lambda: ask(proxy, "/health")[0] == 200)  # 503 while the model loads
-            status, refusal = ask(proxy, "/api/v1/search?k=3", image=image)
-            assert status == 401 and "key" in json.dumps(refusal)
-            status, answer = ask(proxy, "/api/v1/search?k=3", key, image)
-            assert status == 200 and len(answer["hits"]) == 3
-            assert answer["hits"][0]["identical"] and answer["hits"][0]["columns"]["path"] == "class-02/1.jpg"
+            with pytest.raises(RequestRefused, match="requires a key") as refused:
+                Client(f"http://127.0.0.1:{proxy}").search(image, k=3)
+            assert refused.value.status == 401
+            shop = Client(f"http://127.0.0.1:{proxy}", key=key)
+            assert shop.info().rights == "read" and shop.info().index.images == 16
+            result = shop.search(image, k=3)
+            assert len(result.hits) == 3
+            assert result.hits[0].identical and result.hits[0].columns["path"] == "class-02/1.jpg"
+            assert shop.thumbnail(result.hits[1], 96).startswith(b"\xff\xd8")
         with reverse_proxy(port, "elsewhere.example") as proxy:
-            assert ask(proxy, "/api/v1/info", key)[0] in (400, 403, 421), "a name the server was not told of"
+            with pytest.raises(RequestRefused, match="only to its own name") as refused:
+                Client(f"http://127.0.0.1:{proxy}", key=key).info()
+            assert refused.value.status == 421
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         rest = printed.read_text(encoding="utf-8").removeprefix(lines).splitlines()

@@ -56,6 +56,12 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "BMP", "GIF", "TIFF", "JPEG2000", "PPM
 Box: TypeAlias = Sequence[float]  # x1, y1, x2, y2 in pixels of the upright image at full size
 Side: TypeAlias = Callable[[float, float], float]  # `min` for the short side, `max` for the long one
 Source: TypeAlias = "bytes | str | Path | Image.Image | np.ndarray"
+Loaded: TypeAlias = tuple[
+    np.ndarray, int, int, float
+]  # pixels, width and height of the full image, scale of the pixels
+
+# A server decodes images that take much memory elsewhere; gets the arguments of `load`, None leaves it to this process.
+isolate: Callable[[bytes, Box | None, float | None, Side], Loaded | None] | None = None
 
 _FILTERS = {name: Image.Resampling[name.upper()] for name in ("bicubic", "bilinear", "lanczos")}
 _HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
@@ -235,6 +241,12 @@ def content_id(data: Source, *, box: Box | None = None) -> str:
     return hash_bytes(str(pixels.shape), pixels.tobytes())
 
 
+def load(data: bytes, box: Box | None, least: float | None, of: Side = min) -> Loaded:
+    """Load an image as `decode` and `shrink` do before they cut and resize it."""
+    image = _load(data, box, least, of)
+    return np.asarray(image.pixels), image.width, image.height, image.scale
+
+
 def _load(data: Source, box: Box | None, least: float | None, of: Side = min) -> _Image:
     """Load an image, smaller where that is faster, but with a short (or long) side of at least `least`."""
     if isinstance(data, np.ndarray):
@@ -247,6 +259,8 @@ def _load(data: Source, box: Box | None, least: float | None, of: Side = min) ->
         except UnreadableImage as error:
             raise UnreadableImage(error.reason, data) from error.__cause__
     data = bytes(data)
+    if isolate is not None and (isolated := isolate(data, box, least, of)):
+        return _Image(*isolated)
     jpeg = data[:2] == b"\xff\xd8"
     if jpeg and (decoded := _jpeg(data, box, least, of)):
         return decoded

@@ -81,7 +81,9 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None, cors: f
     for router in api.ROUTERS:
         app.include_router(router)
     _add_images(app)
-    _add_page(app)
+    for screen in (*SCREENS, *(f"{prefix}{{rest:path}}" for prefix in SCREEN_PREFIXES)):
+        app.add_api_route(screen, _index_page, methods=["GET", "HEAD"], include_in_schema=False)
+    app.mount("/static", _CompressedFiles(directory=STATIC), name="static")
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, Any]:
@@ -129,12 +131,6 @@ def _add_images(app: FastAPI) -> None:
         return await service.image_pool.run(original, request, live, name, keep_metadata=service.keep_metadata)
 
 
-def _add_page(app: FastAPI) -> None:
-    for screen in (*SCREENS, *(f"{prefix}{{rest:path}}" for prefix in SCREEN_PREFIXES)):
-        app.add_api_route(screen, _index_page, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount("/static", _CompressedFiles(directory=STATIC), name="static")
-
-
 def _index_page(request: Request) -> Response:
     is_map = request.url.path == "/map"
     preload = [f'<link rel="preload" as="fetch" crossorigin href="/api/v1/{name}">' for name in FACTS if is_map]
@@ -172,7 +168,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.last_data = self.loop.time()
-        self._start_timeout()
+        self._timeout = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
         if len(self.connections) > limits.max_connections():
             self._make_room()
 
@@ -196,9 +192,11 @@ class Connection(H11Protocol):
         self.last_data = self.loop.time()
         super().data_received(data)
         if self.cycle is None or self.cycle.response_complete:
-            self._start_timeout()
-        else:
-            self._cancel_timeout()
+            if self._timeout is None:
+                self._timeout = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
+        elif self._timeout is not None:
+            self._timeout.cancel()
+            self._timeout = None
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -218,21 +216,12 @@ class Connection(H11Protocol):
             self._unread = self.loop.call_later(WRITE_SECONDS, self._end_if_unread, left)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cancel_timeout()
-        if self._unread is not None:
-            self._unread.cancel()
+        for timer in (self._timeout, self._unread):
+            if timer is not None:
+                timer.cancel()
         if self.cycle is not None:
             self.cycle.scope["client_left"] = True  # type: ignore[typeddict-unknown-key]
         super().connection_lost(exc)
-
-    def _start_timeout(self) -> None:
-        if self._timeout is None:
-            self._timeout = self.loop.call_later(HEADER_SECONDS, self.timeout_keep_alive_handler)
-
-    def _cancel_timeout(self) -> None:
-        if self._timeout is not None:
-            self._timeout.cancel()
-            self._timeout = None
 
 
 class Server(uvicorn.Server):

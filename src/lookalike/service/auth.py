@@ -67,7 +67,6 @@ class KeyStore:
 
     def __init__(self, *, required: bool = False) -> None:
         self.required = required
-        self.local_key = f"lk_{secrets.token_urlsafe(32)}"  # for `lookalike search` on this machine while we run
         self._lock = threading.RLock()
         self._database: Database | None = None  # open for reading
         self._used: dict[str, str] = {}
@@ -78,9 +77,8 @@ class KeyStore:
         with self._lock:
             if self._database is None and path.exists():
                 self._database = Database(path)
-            if self._database is None:
-                return []
-            return [Key(*row) for row in self._database.fetch("SELECT * FROM key ORDER BY rowid", optional=True)]
+            rows = self._database.fetch("SELECT * FROM key ORDER BY rowid", optional=True) if self._database else ()
+            return [Key(*row) for row in rows]
 
     def _write(self, statement: str, *values: str) -> None:
         with contextlib.closing(user_database(SCHEMA)) as database, database.transaction() as connection:
@@ -116,10 +114,7 @@ class KeyStore:
     def verify(self, secret: str) -> Key | None:
         """The key of a secret, or None. All keys are compared in constant time, so timing reveals nothing."""
         digest = _hash(secret)
-        local = hmac.compare_digest(digest, _hash(self.local_key))
         matches = [key for key in self._keys() if hmac.compare_digest(digest, key.hash)]
-        if local:
-            return Key("local", "this machine", "read", "", "")
         self._used |= {key.id: time.strftime(TIME) for key in matches}
         return matches[0] if matches else None
 
@@ -161,12 +156,15 @@ def rights_of(scope: Any) -> str:
 
 def authenticate(keys: KeyStore, headers: dict[bytes, bytes]) -> tuple[str, str]:
     """Rights of a request (`none`, `read` or `write`) by its key or session cookie, and the id of the key if any."""
+    from starlette.requests import cookie_parser
+
     if not keys.required:
         return "write", ""
     scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     key = keys.verify(secret.strip()) if scheme.lower() == "bearer" and secret else None
-    if key is None and (token := _cookie(headers)):
-        key = keys.session_key(token)
+    if key is None:
+        host, jar = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"cookie"))
+        key = keys.session_key(cookie_parser(jar).get(cookie_name(host), ""))
     return (key.rights, key.id) if key is not None else ("none", "")
 
 
@@ -181,21 +179,13 @@ def cookie_name(host: str) -> str:
 
 def required_rights(method: str, path: str) -> str:
     """The right that a request needs: `none`, `read` or `write`."""
-    if method in ("GET", "HEAD") and (path in SCREENS or path.startswith(SCREEN_PREFIXES)):
-        return "none"
-    if path.startswith(PUBLIC_PATHS):
+    is_screen = method in ("GET", "HEAD") and (path in SCREENS or path.startswith(SCREEN_PREFIXES))
+    if is_screen or path.startswith(PUBLIC_PATHS):
         return "none"
     if path.startswith("/api/v1/keys"):
         return "write"
     is_query = (method == "POST" and path in QUERY_PATHS) or path.startswith("/api/v1/queries/")
     return "read" if method in ("GET", "HEAD", "OPTIONS") or is_query else "write"
-
-
-def _cookie(headers: dict[bytes, bytes]) -> str:
-    from starlette.requests import cookie_parser
-
-    host, jar = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"cookie"))
-    return cookie_parser(jar).get(cookie_name(host), "")
 
 
 def _hash(secret: str) -> str:

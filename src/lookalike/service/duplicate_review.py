@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +50,17 @@ class DuplicateReview:
     def summary(self, root: Path) -> dict[str, Any]:
         """State, counts by kind, and whether files below `root` can be moved."""
         with self._lock:
-            duplicates = self._duplicates
-            reason = file_moves.cannot_move(root)
-            target = file_moves.default_target(root)
-            return {
-                "state": "none" if duplicates is None else "ready",
-                "when": self._time or None,
-                "images": duplicates.images if duplicates else None,
-                "counts": duplicates.counts if duplicates else None,
-                "can_move": not reason,
-                "reason": reason,
-                "folder": "/".join(target.parts[-3:]),
-            }
+            duplicates, reason = self._duplicates, file_moves.cannot_move(root)
+            state: dict[str, Any] = {"state": "none", "images": None, "counts": None}
+            if duplicates is not None:
+                state = {"state": "ready", "images": duplicates.images, "counts": duplicates.counts}
+            folder = "/".join(file_moves.default_target(root).parts[-3:])
+            return state | {"when": self._time or None, "can_move": not reason, "reason": reason, "folder": folder}
 
     def page(
         self, kind: str, offset: int, limit: int, prefer: str, among: set[str] | None = None
     ) -> tuple[int, list[Group]]:
-        """The number of groups of a kind, and a page of them.
-
-        Args:
-            kind: `identical`, `same` or `near`.
-            offset: Number of the first group.
-            limit: Number of groups.
-            prefer: Folder whose files are suggested to be kept.
-            among: If given, only groups with at least two of these rows.
-        """
+        """The number of groups of a kind (with at least two rows of `among`, if given), and a page of them."""
         with self._lock:
             groups = self.duplicates.of(kind)
             if among is not None:
@@ -86,28 +73,21 @@ class DuplicateReview:
         keep, reason = suggest_keep(group.files, prefer=prefer)
         return Group(group.kind, group.files, keep, reason)
 
-    def suggested(self, kind: str, prefer: str, exclude: Sequence[str]) -> list[tuple[str, list[str]]]:
+    def suggested(self, kind: str, prefer: str, exclude: Set[str]) -> list[tuple[str, list[str]]]:
         """Group ids with the rows to move, for every suggestion of a kind except some groups."""
         with self._lock:
             groups = [self._preferred(group, prefer) for group in self.duplicates.of(kind) if group.id not in exclude]
             return [(group.id, [image.id for image in group.moves]) for group in groups]
 
     def move(self, picked: Sequence[tuple[str, Sequence[str]]]) -> tuple[file_moves.Batch, list[str]]:
-        """Move files of groups away; at least one file of each group must stay.
-
-        Args:
-            picked: Group ids with the rows to move.
-
-        Returns:
-            The batch of moved files, and the rows whose files are gone.
-        """
+        """Move picked rows of groups away, all but one of each at most: the batch, and rows that are gone."""
         with self._lock:
             duplicates = self.duplicates
             groups = {group.id: group for group in duplicates.groups}
             chosen: dict[str, ImageFacts] = {}
-            merged: dict[str, set[str]] = {}
+            merged: defaultdict[str, set[str]] = defaultdict(set)
             for group_id, rows in picked:  # a group may be named twice
-                merged.setdefault(group_id, set()).update(rows)
+                merged[group_id].update(rows)
             for group_id, names in merged.items():
                 if group_id not in groups:
                     raise Problem(404, f"There is no group `{group_id}` any more.")
@@ -138,10 +118,9 @@ class DuplicateReview:
             names = [{image.id for image in group.files} for group in groups]
             others = [g for g in self.duplicates.groups if not any({i.id for i in g.files} <= name for name in names)]
             self.duplicates.groups = sorted(others + groups, key=sort_key)
-            requests = self.duplicates.files_to_move([image for group in groups for image in group.files])
-            images = [image.id for group in groups for image in group.files]
-            away = (not os.path.lexists(self.duplicates.root / request.path) for request in requests)
-            self._remove_rows({name for name, gone in zip(images, away, strict=True) if gone})
+            images, root = [image for group in groups for image in group.files], self.duplicates.root
+            files = zip(images, self.duplicates.files_to_move(images), strict=True)
+            self._remove_rows({image.id for image, file in files if not os.path.lexists(root / file.path)})
 
     def _remove_rows(self, rows: set[str]) -> None:
         """Remove moved files from the groups that remain."""
@@ -158,15 +137,14 @@ class DuplicateReview:
         """Mark a group as not being duplicates, also for later searches, or take the mark back."""
         with self._lock:
             duplicates = self.duplicates
+            group = next((group for group in duplicates.groups if group.id == group_id), None)
             if undo:
                 if group_id not in self._dismissed:
                     raise Problem(404, f"The group `{group_id}` was not dismissed.")
-                duplicates.groups.append(self._dismissed.pop(group_id))
-                duplicates.groups.sort(key=sort_key)
+                duplicates.groups = sorted([*duplicates.groups, self._dismissed.pop(group_id)], key=sort_key)
+            elif group is None:
+                raise Problem(404, f"There is no group `{group_id}` any more.")
             else:
-                group = next((group for group in duplicates.groups if group.id == group_id), None)
-                if group is None:
-                    raise Problem(404, f"There is no group `{group_id}` any more.")
                 duplicates.groups.remove(group)
                 self._dismissed[group_id] = group
             dismiss(duplicates.root, group_id, undo=undo)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.device import threads
+from lookalike.searching import Index
 from lookalike.service.http_errors import Problem
 
 if TYPE_CHECKING:
     from lookalike.models.inference.pipeline import CropEncoder
-    from lookalike.searching import Index
 
 Request = tuple[np.ndarray, "Future[np.ndarray]"]
 
@@ -52,21 +52,9 @@ class Encoder:
         return self.encode_crop(self.model().crop(image))
 
     def encode_crop(self, crop: np.ndarray, timeout: float = 60.0) -> np.ndarray:
-        """Embed one image together with those of other requests.
+        """Embed the model's input pixels, `(size, size, 3)`, together with those of other requests: the unit vector.
 
-        Args:
-            crop: The model's input pixels, as of `CropEncoder.crop`.
-            timeout: Seconds to wait for the model.
-
-        Returns:
-            The unit vector.
-
-        Shape:
-            - crop: `(size, size, 3)`, uint8.
-            - output: `(dim,)`, float32.
-
-        Raises:
-            Problem: With status 503 if the model takes too long, 400 if the vector is not finite.
+        `Problem` 503 if the model takes longer than `timeout` seconds, 400 if the vector is not finite.
         """
         result: Future[np.ndarray] = Future()
         with self._close_lock:
@@ -114,19 +102,15 @@ class Encoder:
                     result.set_exception(error)
                 continue
             with self._lock:
-                self.encoded += len(requests)
-                self.batches += 1
+                self.encoded, self.batches = self.encoded + len(requests), self.batches + 1
             for vector, (_, result) in zip(vectors, requests, strict=True):
                 result.set_result(vector)
         self._queue.put(None)  # for the next thread
 
     def _take_waiting(self, count: int) -> Iterator[Request]:
-        for _ in range(count):
-            try:
-                request = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            if request is None:
-                self._queue.put(None)
-                return
-            yield request
+        with contextlib.suppress(queue.Empty):
+            for _ in range(count):
+                if (request := self._queue.get_nowait()) is None:
+                    self._queue.put(None)
+                    return
+                yield request

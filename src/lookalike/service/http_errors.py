@@ -17,7 +17,6 @@ from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import printable
 
 log = logging.getLogger("lookalike.service")
-DISK = "The server cannot write to its disk; its log says more."
 MESSAGES = {404: "There is nothing at this address.", 405: "This address does not accept this method."}
 
 
@@ -54,16 +53,16 @@ def without_folders(message: str) -> str:
 def install_error_handlers(app: FastAPI) -> None:
     """Answer every error of a request in the same form; bugs keep their traceback in the log."""
 
+    def disk_error(error: Exception) -> JSONResponse:
+        log.warning("a disk cannot be written to", extra={"reason": str(error)})  # it names a path
+        return error_response(507, "The server cannot write to its disk; its log says more.")
+
     @app.exception_handler(LookalikeError)
     async def handle_user_error(request: Request, error: LookalikeError) -> JSONResponse:
-        if isinstance(error, Problem):
-            return error_response(error.status, str(error), retry_after=error.retry_after)
-        if isinstance(error, Unavailable):
-            return error_response(503, str(error), retry_after=5)
-        if isinstance(error, DiskError):  # its message names a path
-            log.warning("a disk cannot be written to", extra={"reason": str(error)})
-            return error_response(507, DISK)
-        return error_response(400, str(error))
+        if isinstance(error, (Problem, Unavailable)):
+            status, retry_after = (error.status, error.retry_after) if isinstance(error, Problem) else (503, 5)
+            return error_response(status, str(error), retry_after=retry_after)
+        return disk_error(error) if isinstance(error, DiskError) else error_response(400, str(error))
 
     @app.exception_handler(OSError)
     async def handle_system_error(request: Request, error: OSError) -> JSONResponse:
@@ -71,8 +70,7 @@ def install_error_handlers(app: FastAPI) -> None:
             log.warning("there are no file handles left", extra={"reason": str(error.strerror)})
             return error_response(503, "Busy. Try again in 5 s.", retry_after=5)
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):  # also of the folder for temporary files
-            log.warning("a disk cannot be written to", extra={"reason": str(error)})
-            return error_response(507, DISK)
+            return disk_error(error)
         raise error
 
     @app.exception_handler(ClientDisconnect)

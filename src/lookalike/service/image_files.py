@@ -17,7 +17,7 @@ from lookalike.core.files import hash_bytes
 from lookalike.searching import Index
 from lookalike.searching.locate import path_key
 from lookalike.searching.payload import payload_box
-from lookalike.service.decode_child import decode_in_child, needs_child
+from lookalike.service.decode_child import is_isolated, original_in_child
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import open_image
 from lookalike.store import Condition, Record
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lookalike.service")
 SIDES = (96, 256, 512, 1024)
-LARGE = 8_000_000  # pixels from which a thumbnail may be made in a child process
 CONTENT_ID = re.compile(r"[0-9a-f]{16,64}")
 SUFFIXES = {"image/jpeg": (".jpg", ".jpeg", ".jpe", ".jfif"), "image/png": (".png", ".apng")}
 
@@ -39,12 +38,7 @@ class Thumbnails:
         self.index, self.group = index, path_key(index.path)  # one for each index, so that `purge` finds all of them
 
     def get(self, content: str, side: int) -> bytes:
-        """A JPEG from the cache, or made now; `Problem` 404 if the image is not in the index or cannot be opened.
-
-        Args:
-            content: Content id of the image.
-            side: Longer side in pixels, one of `SIDES`.
-        """
+        """A JPEG from the cache, or made now; `Problem` 404 if the image is not in the index or cannot be opened."""
         record, path = self._find(content, side)
         return artifacts.read(path) or self._make(record, path, side)
 
@@ -63,13 +57,10 @@ class Thumbnails:
 
     def _make(self, record: Record, path: Path, side: int) -> bytes:
         from lookalike.data import thumbnail
-        from lookalike.data.decoding import image_size
 
         try:
             with open_image(self.index, record) as data:
-                box, pixels = payload_box(record.payload), math.prod(image_size(data))
-                large = box is None and pixels > LARGE and needs_child(data, pixels)
-                jpeg = thumbnail(decode_in_child(data, None, side, side)[0] if large else data, side, box=box)
+                jpeg = thumbnail(data, side, box=payload_box(record.payload))
         except Problem:
             raise
         except LookalikeError as error:
@@ -82,15 +73,8 @@ class Thumbnails:
 
 
 def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: bool) -> Response:
-    """Answer a request for an original image; `Problem` 404 or 415 if it cannot be opened or decoded.
-
-    Args:
-        request: The request; `If-None-Match` is honored.
-        live: The open index.
-        name: Row id of the image.
-        keep_metadata: Send the file as it is, else without EXIF and other metadata.
-    """
-    from lookalike.data import UnreadableImage
+    """An image as it is or without metadata, or 304; `Problem` 404 or 415 if it cannot be opened or decoded."""
+    from lookalike.data.decoding import UnreadableImage, image_size
     from lookalike.data.strip_metadata import media_type, without_metadata
 
     record = live.record(name)
@@ -100,19 +84,17 @@ def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: boo
             headers = {"Cache-Control": "private, no-cache", "ETag": etag}
             if request.headers.get("if-none-match") == etag:
                 return Response(status_code=304, headers=headers)
-            body, media = (data, media_type(data)) if keep_metadata else without_metadata(data)
+            if keep_metadata:
+                body, media = data, media_type(data)
+            else:
+                isolated = is_isolated(data, math.prod(image_size(data)))
+                body, media = original_in_child(data) if isolated else without_metadata(data)
     except Problem:
         raise
-    except UnreadableImage as error:
-        raise Problem(415, str(error)) from error
     except LookalikeError as error:
-        raise Problem(404, str(error)) from error
-    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(_file_name(record, media), safe='')}"
+        raise Problem(415 if isinstance(error, UnreadableImage) else 404, str(error)) from error
+    path = PurePosixPath(str(record.payload.get("path", record.id)))
+    suffixes = SUFFIXES.get(media, (path.suffix.lower(),))
+    file_name = path.name if path.suffix.lower() in suffixes else f"{path.stem}{suffixes[0]}"
+    headers["Content-Disposition"] = f"inline; filename*=UTF-8''{quote(file_name, safe='')}"
     return Response(body, media_type=media, headers=headers)
-
-
-def _file_name(record: Record, media: str) -> str:
-    """The file's own name, with the suffix of the type that is sent."""
-    name = PurePosixPath(str(record.payload.get("path", record.id)))
-    suffixes = SUFFIXES.get(media)
-    return name.name if suffixes is None or name.suffix.lower() in suffixes else f"{name.stem}{suffixes[0]}"

@@ -14,17 +14,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from lookalike.core.database import CANCELLED
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import FileTooLarge
+from lookalike.searching import Index
+from lookalike.service.decode_child import BUDGET_PIXELS, decoding_cost, is_isolated
 from lookalike.service.http_errors import Problem
-
-if TYPE_CHECKING:
-    from lookalike.searching import Index
-    from lookalike.store import Record
+from lookalike.store import Record
 
 MAX_PIXELS = 120_000_000  # decoded at once by all requests, about 4 bytes each: one very large image at a time
 MAX_PIXELS_PER_IMAGE = 100_000_000  # charged for one image at most, so that small ones need not wait for it
@@ -122,11 +120,11 @@ class PixelBudget:
     def trim(self, *, if_idle: bool = False) -> None:
         """Give back freed memory to the system; with `if_idle` only if there is some and no image is decoded now."""
         with self._changed:
-            due = not if_idle or (self._freed > 0 and self.available == self.total)
-            self._freed = 0 if due else self._freed
-        if due:
-            with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc keeps it, and has this
-                ctypes.CDLL(None).malloc_trim(0)
+            if if_idle and not (self._freed and self.available == self.total):
+                return
+            self._freed = 0
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # only glibc keeps it, and has this
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 PIXEL_BUDGET = PixelBudget()
@@ -145,7 +143,9 @@ def open_image(index: Index, record: Record) -> Iterator[bytes]:
         with PIXEL_BUDGET.take(MAX_PIXELS_PER_IMAGE):
             yield index.open_bytes(record, limit=MAX_FILE_BYTES)
         return
-    with PIXEL_BUDGET.take(math.prod(image_size(data))):
+    pixels = math.prod(image_size(data))
+    cost = max(pixels, BUDGET_PIXELS) if is_isolated(data, pixels) else decoding_cost(data, pixels)
+    with PIXEL_BUDGET.take(cost):
         yield data
 
 
@@ -176,11 +176,6 @@ def max_connections() -> int:
     return max(8, min(MAX_CONNECTIONS, (handles - 64) // 3)) if handles >= 0 else MAX_CONNECTIONS
 
 
-def _run(function: Callable[[], T]) -> T:
-    check_deadline()  # it may have waited for longer than its client
-    return function()
-
-
 class WorkerPool:
     """A bounded thread pool for slow work with images; other requests do not wait behind it.
 
@@ -200,10 +195,15 @@ class WorkerPool:
         """Run a function in the pool; `Problem` 503 if all places are taken."""
         if self.reserved >= self.capacity:
             raise Problem(503, "Busy. Try again in 2 s.", retry_after=2)
+
+        def run() -> T:
+            check_deadline()  # it may have waited for longer than its client
+            return function(*args, **kwargs)
+
         self.reserved += 1
         try:
             context = contextvars.copy_context()  # with the request's deadline
-            return await asyncio.wrap_future(self._pool.submit(context.run, _run, partial(function, *args, **kwargs)))
+            return await asyncio.wrap_future(self._pool.submit(context.run, run))
         finally:
             self.reserved -= 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -44,20 +45,15 @@ class MapData:
     def codes(self, column: str) -> tuple[np.ndarray, list[str]]:
         """One uint16 code per point (65535: no value) for a column, and its values, the most frequent first."""
         if column not in self._codes:
-            self._codes[column] = self._encode(column)
+            table, values = self.live.index.table, {}
+            if table.has(column):
+                values = dict(zip(table.column("row_id").tolist(), table.column(column).tolist(), strict=True))
+            texts = [_first(values.get(name)) for name in self.map.ids]
+            counts = Counter(text for text in texts if text)
+            names = sorted(counts, key=lambda name: (-counts[name], name))[: NO_VALUE - 1]
+            code = {name: number for number, name in enumerate(names)}
+            self._codes[column] = np.array([code.get(text, NO_VALUE) for text in texts], np.uint16), names
         return self._codes[column]
-
-    def _encode(self, column: str) -> tuple[np.ndarray, list[str]]:
-        table = self.live.index.table
-        if not table.has(column):
-            return np.full(len(self.map), NO_VALUE, np.uint16), []
-        values = dict(zip(table.column("row_id").tolist(), table.column(column).tolist(), strict=True))
-        texts = [_first(values.get(name)) for name in self.map.ids]
-        counts = Counter(texts)
-        del counts[""]
-        names = sorted(counts, key=lambda name: (-counts[name], name))[: NO_VALUE - 1]
-        code = {name: number for number, name in enumerate(names)}
-        return np.array([code.get(text, NO_VALUE) for text in texts], np.uint16), names
 
     @cached_property
     def records(self) -> bytes:
@@ -78,23 +74,16 @@ class MapData:
         return self.map.ids[point]
 
     def area(self, text: str) -> Condition:
-        """The condition for images inside a region of the map.
+        """The condition for images in a region `NUMBER.xxxyyyxxxyyy…`: the map, and corners in hexadecimal up to 4095.
 
-        Args:
-            text: `NUMBER.xxxyyyxxxyyy…`: the map's number and the corners in hexadecimal on a grid of 4096.
-
-        Raises:
-            Problem: With status 410 if the map was redrawn, 422 if the region is not valid or too large.
+        `Problem` 410 if the map was redrawn, 422 if the region is not valid or too large.
         """
         number, _, digits = text.partition(".")
         if number != str(self.number):
             raise Problem(410, "The map has been redrawn; select the region again.")
-        try:
-            numbers = [int(digits[at : at + 3], 16) for at in range(0, len(digits), 3)]
-        except ValueError:
-            numbers = []
-        if len(numbers) < 6 or len(numbers) % 2 or len(digits) % 3:
+        if not re.fullmatch(r"([0-9a-fA-F]{6}){3,}", digits):
             raise Problem(422, "This is not a region of the map.")
+        numbers = [int(digits[at : at + 3], 16) for at in range(0, len(digits), 3)]
         inside = np.flatnonzero(points_inside(self.unit * AREA_GRID, np.array(numbers, float).reshape(-1, 2)))
         if len(inside) > MAX_AREA_IMAGES:
             raise Problem(
@@ -105,19 +94,7 @@ class MapData:
         return Condition("content_id", tuple(sorted(contents)) or ("-",))
 
     def tile(self, z: int, x: int, y: int) -> tuple[bytes, bool]:
-        """A sheet of 8 × 8 thumbnails, each the first point of its cell.
-
-        Args:
-            z: Depth in the quad-tree.
-            x: Column of the tile.
-            y: Row of the tile.
-
-        Returns:
-            A JPEG, and whether all thumbnails were available.
-
-        Raises:
-            Problem: With status 404 if there is no such tile.
-        """
+        """A tile of the quad-tree as a JPEG of 8 × 8 thumbnails, one a cell; and whether all were available."""
         from PIL import Image, ImageOps
 
         if not (0 <= z <= MAX_DEPTH and 0 <= x < 2**z and 0 <= y < 2**z):
@@ -139,24 +116,14 @@ class MapData:
                 continue
             with Image.open(io.BytesIO(data)) as image:
                 small = ImageOps.fit(image.convert("RGB"), (CELL_SIDE, CELL_SIDE))
-            column, row = (int(c) for c in cell[point])
-            sheet.paste(small, (column * CELL_SIDE, row * CELL_SIDE))
+            sheet.paste(small, tuple((cell[point] * CELL_SIDE).tolist()))
         out = io.BytesIO()
         sheet.save(out, "JPEG", quality=78)
         return out.getvalue(), complete
 
 
 def points_inside(points: np.ndarray, corners: np.ndarray) -> np.ndarray:
-    """Which points lie inside a polygon, by the even-odd rule.
-
-    Args:
-        points: The points.
-        corners: Corners of the polygon.
-
-    Shape:
-        - points: `(n, 2)`; corners: `(c, 2)`.
-        - output: `(n,)`, bool.
-    """
+    """Which points, `(n, 2)`, lie inside a polygon, `(c, 2)`, by the even-odd rule."""
     inside = np.zeros(len(points), bool)
     x, y = points.T
     for (x1, y1), (x2, y2) in zip(corners, np.roll(corners, -1, axis=0), strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ipaddress
 import json
 import logging
 import random
@@ -13,7 +12,8 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from ipaddress import ip_address
+from typing import Any
 from urllib.parse import quote, urlsplit
 
 from fastapi.responses import JSONResponse, Response
@@ -23,10 +23,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.service.auth import authenticate, required_rights
 from lookalike.service.http_errors import error_response
 from lookalike.service.limits import MAX_REQUESTS, RateLimiter, request_cost
+from lookalike.service.state import Service
 from lookalike.service.uploads import Receive, RequestBody, too_large
-
-if TYPE_CHECKING:
-    from lookalike.service.state import Service
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -61,6 +59,14 @@ HEADERS = [
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
 
+CORS_HEADERS = [
+    (b"access-control-allow-methods", b"GET, POST, DELETE"),
+    (b"access-control-allow-headers", b"authorization, content-type, x-lookalike"),
+    (b"access-control-expose-headers", b"retry-after, x-request-id"),
+    (b"access-control-max-age", b"3600"),
+    (b"vary", b"Origin"),
+]
+
 access_log, log = logging.getLogger("lookalike.access"), logging.getLogger("lookalike.service")
 _STANDARD_FIELDS = set(logging.LogRecord("", 0, "", 0, "", None, None).__dict__) | {"message", "asctime", "taskName"}
 
@@ -89,16 +95,16 @@ class RequestGuard:
         limit = self.body_limit(scope["path"])
         body = RequestBody(receive, limit)
         origin = dict(scope["headers"]).get(b"origin", b"")
-        shared = _cors_headers(origin) if origin.decode("latin-1") in self.cors else []
+        named = origin.decode("latin-1") in self.cors
+        shared = [*CORS_HEADERS, (b"access-control-allow-origin", origin)] if named else []
 
         async def add_headers(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
+                headers = [*message["headers"], *shared]
                 if self.cors:  # also images, which are fetched without an origin
-                    shared.append((b"cross-origin-resource-policy", b"cross-origin"))
-                message["headers"] = [*message["headers"], *shared]
-                present = {name.lower() for name, _ in message["headers"]}
-                extra = [(name, value) for name, value in HEADERS if name not in present]
-                message["headers"] = [*message["headers"], *extra]
+                    headers.append((b"cross-origin-resource-policy", b"cross-origin"))
+                present = {name.lower() for name, _ in headers}
+                message["headers"] = headers + [pair for pair in HEADERS if pair[0] not in present]
             await send(message)
 
         async def guarded_send(message: MutableMapping[str, Any]) -> None:
@@ -134,8 +140,7 @@ class RequestGuard:
     def _choose_index(self, scope: Scope) -> None:
         """Address one of several indexes: `/api/v1/indexes/NAME/search` is `/api/v1/search` of that index."""
         match = INDEX_PATH.fullmatch(scope["path"])
-        service = self.service.services.get(match[2]) if match else None
-        if match and service:
+        if match and (service := self.service.services.get(match[2])):
             scope["service"], scope["path"] = service, f"{match[1] or ''}{match[3]}"
             scope["raw_path"] = quote(scope["path"]).encode()
 
@@ -145,20 +150,17 @@ class RequestGuard:
         return limits.upload + 100_000 if path in (UPLOAD_PATH, MOVE_PATH) else limits.document
 
     def _is_ours(self, host: str) -> bool:
-        if host in (self.hosts or ()):
-            return True
         try:
-            return ANY_ADDRESS in (self.hosts or ()) and bool(ipaddress.ip_address(host))
+            return self.hosts is None or host in self.hosts or (ANY_ADDRESS in self.hosts and bool(ip_address(host)))
         except ValueError:
             return False
 
     def _refusal(self, scope: Scope, limit: int) -> JSONResponse | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and not self._is_ours(host_of(host)):
-            return error_response(
-                421, "This server answers only to its own name; `lookalike serve --host-name` adds one."
-            )
+        if not self._is_ours(host_of(host)):
+            message = "This server answers only to its own name; `lookalike serve --host-name` adds one."
+            return error_response(421, message)
         if b"transfer-encoding" in headers and b"content-length" in headers:  # a proxy may read it differently
             refusal = error_response(400, "A request has either Transfer-Encoding or Content-Length.")
             refusal.headers["Connection"] = "close"
@@ -168,9 +170,7 @@ class RequestGuard:
         address = _address(scope)
         if self.active[address] >= MAX_REQUESTS and address not in LOOPBACK and scope["path"] != "/health":
             return error_response(429, "Too many requests at the same time. Try again in 1 s.", retry_after=1)
-        client = f"{scope['key']} {address}"
-        wait = self.rate_limiter.wait(client, request_cost(scope["path"]))
-        if wait:
+        if wait := self.rate_limiter.wait(f"{scope['key']} {address}", request_cost(scope["path"])):
             seconds = max(1, round(wait))
             return error_response(429, f"Too many requests. Try again in {seconds} s.", retry_after=seconds)
         changes = scope["method"] not in ("GET", "HEAD", "OPTIONS")
@@ -220,17 +220,6 @@ def host_of(authority: str) -> str:
         return (urlsplit(f"//{authority}").hostname or "").rstrip(".")
     except ValueError:
         return ""
-
-
-def _cors_headers(origin: bytes) -> list[tuple[bytes, bytes]]:
-    return [
-        (b"access-control-allow-origin", origin),
-        (b"access-control-allow-methods", b"GET, POST, DELETE"),
-        (b"access-control-allow-headers", b"authorization, content-type, x-lookalike"),
-        (b"access-control-expose-headers", b"retry-after, x-request-id"),
-        (b"access-control-max-age", b"3600"),
-        (b"vary", b"Origin"),
-    ]
 
 
 def _address(scope: Scope) -> str:
@@ -301,9 +290,8 @@ class RequestLog:
             route = getattr(scope.get("route"), "path", "other")
             method = scope["method"] if scope["method"] in METHODS else "other"
             self.metrics.observe(route, method, status, seconds)
-            if access_log.isEnabledFor(logging.INFO):
-                fields = {"id": request_id, "route": route, "method": method, "status": status}
-                access_log.info("request", extra=fields | {"ms": round(1000 * seconds, 1), "key": scope.get("key", "")})
+            line = {"id": request_id, "route": route, "method": method, "status": status}
+            access_log.info("request", extra=line | {"ms": round(1000 * seconds, 1), "key": scope.get("key", "")})
 
 
 class Metrics:

@@ -81,21 +81,9 @@ class OpenIndex:
             yield batch
 
     def where(self, filters: list[str]) -> list[Condition]:
-        """Parse filters of the API.
-
-        Args:
-            filters: As on the command line (`label=gull`, `path!=sea/*`, `width>=1000`), also with a colon for the
-                equals sign, or a region of the map, `area:…`.
-
-        Returns:
-            Conditions for the store.
-
-        Raises:
-            Problem: With status 410 or 422 if a region of the map is not valid.
-        """
+        """Parse filters: those of the command line, also with a colon for the equals sign, and `area:…` of the map."""
         areas = [text for text in filters if self._is_area(text)]
-        others = [self._with_equals(text) for text in filters if text not in areas]
-        conditions = self.index.where(others)
+        conditions = self.index.where([self._with_equals(text) for text in filters if text not in areas])
         if not areas:
             return conditions
         map_data = self.map_data
@@ -148,9 +136,7 @@ class OpenIndex:
     def warm(self) -> None:
         """Load what the first requests need: the map and the model."""
         try:
-            map_data = self.map_data
-            if map_data is not None:
-                map_data.records  # noqa: B018
+            _ = self.map_data and self.map_data.records
         except Exception:  # only the map is missing then, and requests for it fail
             log.exception("the map could not be read")
         self.encoder.warm()
@@ -242,10 +228,9 @@ class IndexFollower:
         with self._lock:
             index = self.service.index
             target, now = manifests.read(index.path).generation(), index.generation
-            if (target.number, target.writes, target.complete) == (now.number, now.writes, now.complete):
-                return False
-            if target.number == now.number and not target.complete:
-                return False  # it is being written; rows stored so far are found already
+            same = (target.number, target.writes, target.complete) == (now.number, now.writes, now.complete)
+            if same or (target.number == now.number and not target.complete):
+                return False  # one that is being written is open already, with the rows stored so far
             new = index.reopen()
             live = OpenIndex(new, self.service.keep_days, self.service.live.shown_map)
             try:
@@ -262,10 +247,9 @@ class IndexFollower:
         deadline = time.monotonic() + timeout
         while True:
             self.refresh()
-            if self.service.index.generation.number == manifests.read(self.service.index.path).live:
-                return True
-            if time.monotonic() > deadline:
-                return False
+            live = self.service.index.generation.number == manifests.read(self.service.index.path).live
+            if live or time.monotonic() > deadline:
+                return live
             time.sleep(0.05)
 
     def _scan_folder(self) -> None:

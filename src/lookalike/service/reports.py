@@ -8,7 +8,7 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import open_inside, read_part
-from lookalike.core.locks import Locked, hold
+from lookalike.core.locks import hold
 from lookalike.core.run import Run
 from lookalike.reporting.charts import thin
 from lookalike.service.http_errors import Problem, without_folders
@@ -26,18 +26,14 @@ class Reports:
         self.folders = list(dict.fromkeys(folder.absolute() for folder in folders))
 
     def _paths(self, *, with_report: bool = False) -> dict[str, Path]:
-        paths: dict[str, Path] = {}
-        for folder in self.folders:
-            if folder.is_dir():
-                for path in sorted(folder.iterdir()):
-                    if Run.is_run(path):
-                        paths.setdefault(path.name, path)
+        folders = [folder for folder in reversed(self.folders) if folder.is_dir()]  # the first one wins
+        runs = [path for folder in folders for path in sorted(folder.iterdir()) if Run.is_run(path)]
+        paths = {path.name: path for path in runs}
         return {n: p for n, p in paths.items() if (p / "report.html").is_file()} if with_report else paths
 
     def runs(self) -> Sequence[RunCurves]:
         """All runs, newest first."""
-        runs = [RunCurves(path) for path in self._paths().values()]
-        return sorted(runs, key=lambda run: run.changed, reverse=True)
+        return sorted(map(RunCurves, self._paths().values()), key=lambda run: run.changed, reverse=True)
 
     def run(self, name: str) -> RunCurves:
         """A run by name; `Problem` 404 if there is none."""
@@ -49,7 +45,7 @@ class Reports:
     def models(self) -> Sequence[dict[str, Any]]:
         """Models that an index can be switched to: trained runs, and the built-in ones."""
         trained = [run.summary() for run in self.runs() if (run.path / "model").is_dir()]
-        rows = [{"name": r["name"], "kind": "run", "metric": r["metric"], "best": r["best"]} for r in trained]
+        rows = [{"kind": "run"} | {name: row[name] for name in ("name", "metric", "best")} for row in trained]
         return rows + [{"name": name, "kind": "default", "metric": None, "best": None} for name in _builtin_models()]
 
     def model(self, name: str) -> str:
@@ -134,9 +130,8 @@ class RunCurves:
     def document(self) -> dict[str, Any]:
         """The summary with all logged series, for the run's own page."""
         log = Run(self.path).read_log()
-        names = dict.fromkeys(name for row in log for name in row if name != "step")
         series = []
-        for name in names:
+        for name in dict.fromkeys(name for row in log for name in row if name != "step"):
             points = _thin(_series(log, name), CURVE_POINTS)
             series.append({"name": name, "x": [x for x, _ in points], "y": [y for _, y in points]})
         return self.summary() | {"series": series}
@@ -148,7 +143,7 @@ class RunCurves:
         try:
             with hold(self.path / ".lock", "the run"):
                 return False
-        except (Locked, LookalikeError):
+        except LookalikeError:
             return True
 
 
@@ -160,11 +155,9 @@ def _builtin_models() -> Sequence[str]:
 
 def _verdict(run: Run) -> str:
     """Text of the first verdict block among the run's sections."""
-    for section in sorted(run.read_sections().values(), key=lambda section: section.get("order", 1000)):
-        for block in section.get("blocks", []):
-            if block.get("kind") == "verdict" and block.get("message"):
-                return str(block["message"])
-    return ""
+    sections = sorted(run.read_sections().values(), key=lambda section: section.get("order", 1000))
+    blocks = (block for section in sections for block in section.get("blocks", []))
+    return next((str(b["message"]) for b in blocks if b.get("kind") == "verdict" and b.get("message")), "")
 
 
 def _series(log: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:

@@ -264,65 +264,46 @@ def _list(kind: Any) -> Any:
 # fmt: off
 Details = _answer("ErrorDetails", "Status and reason of a refused request.", status=int, message=str)
 Error = _answer("Error", "The answer to every refused request.", error=Details)
-Session = _answer(
-    "Session", "Rights of the caller; `keys`: whether this server requires keys.",
-    rights=Literal["none", "read", "write"], locked=bool, keys=bool,
-)
+Session = _answer("Session", "Rights of the caller; `keys`: whether this server requires keys.",
+    rights=Literal["none", "read", "write"], locked=bool, keys=bool)
 Section = _answer("Section", "A month (`2024-08`; empty: no date) or folder.", name=str, count=int)
-Browse = _answer(
-    "Browse", "All images in order; `ratios` are widths by heights, times 100; `taken`: by the date of EXIF.",
-    version=str, sections=_list(Section), ratios=list[int], taken=bool,
-)
+Browse = _answer("Browse",
+    "All images in order; `ratios` are widths by heights, times 100; `taken`: by the date of EXIF.", version=str,
+    sections=_list(Section), ratios=list[int], taken=bool)
 Point = _answer("Point", "A point of the map with its card.", base=Card, i=int)
 Place = _answer("Place", "Where an image lies on the map, from 0 to 1.", id=str, i=int, x=float, y=float)
-File = _answer(
-    "File", "A file of a group; `keep` marks the one to keep.", base=Card, path=str, bytes=int, width=int, height=int,
-    date=str | None, has_location=bool, keep=bool,
-)
-Group = _answer(
-    "Group", "Files that show the same.", id=str, kind=str, keep=str, reason=str, bytes=int, files=_list(File)
-)
+File = _answer("File", "A file of a group; `keep` marks the one to keep.", base=Card, path=str, bytes=int, width=int,
+    height=int, date=str | None, has_location=bool, keep=bool)
+Group = _answer("Group", "Files that show the same.", id=str, kind=str, keep=str, reason=str, bytes=int,
+    files=_list(File))
 Unread = _answer("Unread", "A file that could not be read, and why.", path=str, reason=str)
 NotMoved = _answer("NotMoved", "A file that stayed where it was, and why.", path=str, why=str)
-Batch = _answer(
-    "Batch", "Files that were moved together to `folder`; `left` stayed where they were.", id=str, when=str, folder=str,
-    files=int, bytes=int, state=Literal["moved", "partly", "back"], left=_list(NotMoved),
-)
-Measured = _answer(
-    "Measured", "A metric of one of the models of a run, with its 95 % interval.", base=BaseModel, name=str,
-    value=float, low=(float,), high=(float,),
-)
-RunSummary = _answer(
-    "RunSummary", "A run; `best`, `first` (step 0), `last` and `curve` are its metric over the steps.", name=str,
-    method=str, created=str | None, state=Literal["new", "running", "stopped", "finished", "damaged"], step=int | None,
-    steps=int | None, metric=str | None, best=float | None, best_step=int | None, last=float | None,
+Batch = _answer("Batch", "Files that were moved together to `folder`; `left` stayed where they were.", id=str, when=str,
+    folder=str, files=int, bytes=int, state=Literal["moved", "partly", "back"], left=_list(NotMoved))
+Measured = _answer("Measured", "A metric of one of the models of a run, with its 95 % interval.", base=BaseModel,
+    name=str, value=float, low=(float,), high=(float,))
+RunSummary = _answer("RunSummary", "A run; `best`, `first` (step 0), `last` and `curve` are its metric over the steps.",
+    name=str, method=str, created=str | None, state=Literal["new", "running", "stopped", "finished", "damaged"],
+    step=int | None, steps=int | None, metric=str | None, best=float | None, best_step=int | None, last=float | None,
     frozen=float | None, measured=_list(Measured), first=float | None, verdict=str, curve=list[float],
-    resume=str | None, report=bool, side=str,
-)
+    resume=str | None, report=bool, side=str)
 Series = _answer("Series", "A logged figure by step.", name=str, x=list[int], y=list[float])
 RunDetails = _answer("RunDetails", "A run with all logged figures.", base=RunSummary, series=_list(Series))
 Report = _answer("Report", "A report, at `/reports/{name}`.", name=str, method=str, created=str, verdict=str)
-Generation = _answer(
-    "Generation", "A state of the index made with one model; `recall` of its graph, `ece` of its calibration.",
-    number=int, live=bool, model=ModelInfo, images=int, complete=bool, created=str, updated=str, recall=float | None,
-    ece=float | None,
-)
-ModelChoice = _answer(
-    "ModelChoice", "A model to switch to: a trained run with its best metric, or a default one.", name=str,
-    kind=Literal["run", "default"], metric=str | None, best=float | None,
-)
+Generation = _answer("Generation",
+    "A state of the index made with one model; `recall` of its graph, `ece` of its calibration.", number=int, live=bool,
+    model=ModelInfo, images=int, complete=bool, created=str, updated=str, recall=float | None, ece=float | None)
+ModelChoice = _answer("ModelChoice", "A model to switch to: a trained run with its best metric, or a default one.",
+    name=str, kind=Literal["run", "default"], metric=str | None, best=float | None)
 Counts = _answer("Counts", "Groups, their files, and the bytes that can be freed.", groups=int, files=int, bytes=int)
-Duplicates = _answer(
-    "Duplicates", "The last search for duplicates; `reason`: why files cannot be moved, `folder`: where to they would.",
+Duplicates = _answer("Duplicates",
+    "The last search for duplicates; `reason`: why files cannot be moved, `folder`: where to they would.",
     state=Literal["none", "running", "ready"], when=str | None, images=int | None, can_move=bool, reason=str,
-    folder=str,
-    counts=GenericAlias(dict, (str, Counts)) | None, job=Job | None,
-)
-Map = _answer(
-    "Map", "State of the map; once there is one also its number `gen`, its `n` points and the labels of their colors.",
+    folder=str, counts=GenericAlias(dict, (str, Counts)) | None, job=Job | None)
+Map = _answer("Map",
+    "State of the map; once there is one also its number `gen`, its `n` points and the labels of their colors.",
     state=Literal["none", "drawing", "ready"], job=Job | None, gen=(int,), previous=(int,), n=(int,), method=(str,),
-    neighbor_recall=(list[float],), labels=(list[str],), columns=(list[str],),
-)
+    neighbor_recall=(list[float],), labels=(list[str],), columns=(list[str],))
 # fmt: on
 
 

@@ -11,11 +11,13 @@ from typing import Any
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
+from lookalike.data import decoding
 from lookalike.searching import Index
 from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.payload import public_columns
 from lookalike.searching.removal import remove_rows
 from lookalike.service.auth import KeyStore
+from lookalike.service.decode_child import isolate
 from lookalike.service.duplicate_review import DuplicateReview
 from lookalike.service.encoder import Encoder
 from lookalike.service.limits import Limits, WorkerPool
@@ -56,6 +58,7 @@ class Service:
     primary: Service | None = None
 
     def __post_init__(self) -> None:
+        decoding.isolate = isolate  # also for jobs
         self.switcher = IndexSwitcher(OpenIndex(self.first, self.keep_days))
         self.jobs = Jobs()
         self.duplicates = DuplicateReview()

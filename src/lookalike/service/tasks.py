@@ -67,8 +67,7 @@ class Job:
         """Estimated seconds until the step is finished."""
         if self.state != "running" or not self.total or not self.done:
             return None
-        elapsed = time.monotonic() - self._phase_start
-        return round(elapsed * (self.total - self.done) / self.done)
+        return round((time.monotonic() - self._phase_start) * (self.total - self.done) / self.done)
 
     def to_json(self) -> dict[str, Any]:
         """The job as the API shows it."""
@@ -89,14 +88,7 @@ class Jobs:
         self._number = 0
 
     def start(self, kind: str, title: str, task: Task, *args: Any) -> Job:
-        """Queue a job; `Problem` 409 if one of this kind is not finished.
-
-        Args:
-            kind: Its kind; only one job of a kind may be queued or running.
-            title: What it does, for people.
-            task: The function that does it; it gets the job and `args`.
-            *args: Further arguments of the task.
-        """
+        """Queue `task(job, *args)`; `Problem` 409 if another job of this kind is queued or running."""
         with self._lock:
             if self.running(kind):
                 raise Problem(409, f"Already running: {title[:1].lower()}{title[1:]}.", retry_after=5)
@@ -141,11 +133,11 @@ class Jobs:
         job.stop_requested.set()
         return job
 
-    def close(self, *, wait: bool = False) -> None:
-        """End the queue; running jobs are stopped, or with `wait` finished."""
-        for job in [] if wait else self.list():
+    def close(self) -> None:
+        """Stop running jobs and end the queue."""
+        for job in self.list():
             job.stop_requested.set()
-        self._pool.shutdown(wait=True, cancel_futures=not wait)
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _options(index: Index) -> dict[str, Any]:
@@ -167,9 +159,8 @@ def switch(job: Job, service: Service, model: str) -> dict[str, Any]:
     """Embed the index with another model, compare the two generations, and make the new one live."""
     with service.switcher.lease() as live:
         index = live.index
-        done = update_index(
-            index.source, index.path, model=model, store=index.generation.store, live=False, **_options(index)
-        )
+        options = _options(index) | {"model": model, "store": index.generation.store, "live": False}
+        done = update_index(index.source, index.path, **options)
         if done.generation == index.generation.number:
             job.message = f"{done.model} is already live."
             return {"generation": done.generation, "before": done.generation}
@@ -177,9 +168,9 @@ def switch(job: Job, service: Service, model: str) -> dict[str, Any]:
             comparison = generations.compare_generations(index, new)
         generations.switch(index=index.path, to=done.generation)
         is_live = service.follower.wait_until_live()
-    job.message = f"Switched to {done.model}. The old index is kept."
-    if not is_live:
-        job.message = f"{done.model} becomes live as soon as its index, which is still in use, is free."
+    switched = f"Switched to {done.model}. The old index is kept."
+    later = f"{done.model} becomes live as soon as its index, which is still in use, is free."
+    job.message = switched if is_live else later
     return {"generation": done.generation, "before": index.generation.number, **comparison}
 
 

@@ -9,9 +9,10 @@ import secrets
 import sqlite3
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from fastapi.responses import JSONResponse
@@ -21,15 +22,12 @@ from lookalike.core.database import user_rows
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, printable
 from lookalike.searching.removal import write_uploads
-from lookalike.service.decode_child import BUDGET_PIXELS, cut, decode_in_child, needs_child
+from lookalike.service.decode_child import BUDGET_PIXELS, TOO_MUCH, cut, decode_in_child, decoding_cost, needs_child
+from lookalike.service.encoder import Encoder
 from lookalike.service.http_errors import Problem, error_response
 from lookalike.service.limits import PIXEL_BUDGET
 
-if TYPE_CHECKING:
-    from lookalike.service.encoder import Encoder
-
 MAX_IMAGE_PIXELS = 100_000_000
-FORMAT_COST = {"WEBP": 4, "JPEG2000": 4, "AVIF": 3, "HEIF": 3}  # memory per pixel, relative to other formats
 MIN_SIDE = 32  # pixels on the short side of a part
 BODY_SECONDS = 30.0  # of silence while a body is sent
 MIN_BYTES_PER_SECOND = 20_000  # a client at this speed never times out
@@ -61,8 +59,7 @@ class RequestBody:
     async def __call__(self) -> MutableMapping[str, Any]:
         if self.complete:
             return await self._receive()
-        clock = asyncio.get_running_loop().time
-        start = clock()
+        start = time.monotonic()
         try:
             async with asyncio.timeout(self._seconds_left):
                 message = await self._receive()
@@ -71,7 +68,9 @@ class RequestBody:
             self.refusal.headers["Connection"] = "close"
             raise HTTPException(408) from None
         size = len(message.get("body", b""))
-        self._seconds_left = min(BODY_SECONDS, self._seconds_left - (clock() - start) + size / MIN_BYTES_PER_SECOND)
+        self._seconds_left = min(
+            BODY_SECONDS, self._seconds_left - (time.monotonic() - start) + size / MIN_BYTES_PER_SECOND
+        )
         self.read += size
         self.complete = not message.get("more_body", False)
         if self.read > self.limit:
@@ -81,11 +80,9 @@ class RequestBody:
 
     async def drain(self, max_bytes: int) -> None:
         """Read and discard the rest of the body if it is at most `max_bytes` long."""
-        while not self.complete and self.read < max_bytes and self.refusal is None:
-            try:
+        with contextlib.suppress(HTTPException):
+            while not self.complete and self.read < max_bytes and self.refusal is None:
                 await self()
-            except HTTPException:
-                return
 
 
 def too_large(size: int | None, limit: int) -> str:
@@ -95,26 +92,13 @@ def too_large(size: int | None, limit: int) -> str:
 
 
 def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
-    """Refuse an upload that is not an image or would be too large to decode, by its header alone.
-
-    Args:
-        data: Content of the file.
-        name: Its name, for error messages.
-        limit: Bytes that are allowed.
-
-    Returns:
-        Width and height of the upright image (EXIF orientation applied).
-
-    Raises:
-        Problem: With status 413, 415 or 422.
-    """
+    """Width and height of an upload; `Problem` if it is no image or too large to decode, by its header alone."""
     from PIL import Image
 
     from lookalike.data.decoding import UnreadableImage, image_size
 
-    shown = _shown(name)
     if not data:
-        raise Problem(422, f"{shown} is empty.")
+        raise Problem(422, f"{_shown(name)} is empty.")
     if len(data) > limit:
         raise Problem(413, f"This image has {format_bytes(len(data))}; the limit is {format_bytes(limit)}.")
     try:
@@ -123,40 +107,19 @@ def check(data: bytes, name: str, *, limit: int) -> tuple[int, int]:
         if isinstance(error.__cause__, Image.DecompressionBombError):
             raise Problem(413, f"This image has far too many pixels; the limit is {MAX_IMAGE_PIXELS:,}.") from None
         raise unreadable(name, error.reason) from None
-    limit = round(MAX_IMAGE_PIXELS * width * height / decoding_cost(data, width, height))
+    limit = round(MAX_IMAGE_PIXELS * width * height / decoding_cost(data, width * height))
     if width * height > limit:
         raise Problem(413, f"This image has {width:,} × {height:,} pixels; the limit is {limit:,} pixels in total.")
     return width, height
 
 
-def decoding_cost(data: bytes, width: int, height: int) -> int:
-    """Pixels to charge for an image: decoders of some formats take several times the memory of others."""
-    from lookalike.data.decoding import format_of
-
-    simple = data[:2] == b"\xff\xd8" or data[:4] == b"\x89PNG"
-    return width * height * (1 if simple else FORMAT_COST.get(format_of(data), 1))
-
-
 def decode_part(
     data: bytes, region: Region | None, side: float, *, within: Sequence[float] | None = None, smallest: int = MIN_SIDE
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode an image once, as a whole and a part of it.
+    """Decode an image once, as a whole and a part of it, at a resolution that leaves the part the short side `side`.
 
-    Args:
-        data: Content of the image file.
-        region: Left, top, right and bottom of the part as fractions from 0 to 1; None is the whole image.
-        side: Short side that the part needs; the image may be decoded at a lower resolution that leaves it.
-        within: The box in pixels that stands for the whole image.
-        smallest: Short side in pixels below which a part is refused.
-
-    Returns:
-        Pixels of the whole image, and of the part.
-
-    Shape:
-        - output: `(height, width, 3)` each, uint8.
-
-    Raises:
-        Problem: With status 422 if the part is too small.
+    `region` is the part in fractions of the image, or of the box `within` that stands for it; None is the whole.
+    `Problem` 422 if the part has fewer pixels than `smallest` on its short side.
     """
     from lookalike.data import decode
 
@@ -178,15 +141,7 @@ def _check_part(width: float, height: float, smallest: int) -> None:
 def decode_bounded(
     data: bytes, size: tuple[int, int], region: Region | None, side: float, *, within: Sequence[float] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Decode an image as `decode_part` does, in a child process if its format may need much memory.
-
-    Args:
-        data: Content of the image file.
-        size: Width and height of the upright image, or of the box that stands for it.
-        region: The part that counts.
-        side: Short side that the part needs.
-        within: The box in pixels that stands for the whole image.
-    """
+    """Decode an image of a size as `decode_part` does, in a child process if its format may need much memory."""
     width, height = size
     if within is not None or not needs_child(data, width * height):
         return decode_part(data, region, side, within=within)
@@ -201,7 +156,7 @@ def decode_upload(
     data: bytes, width: int, height: int, region: Region | None, side: float
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield what `decode_bounded` returns; its pixels count against the pixel budget until the block ends."""
-    cost = BUDGET_PIXELS if needs_child(data, width * height) else decoding_cost(data, width, height)
+    cost = BUDGET_PIXELS if needs_child(data, width * height) else decoding_cost(data, width * height)
     with PIXEL_BUDGET.take(cost):
         yield decode_bounded(data, (width, height), region, side)
 
@@ -210,6 +165,8 @@ def unreadable(name: str, reason: str) -> Problem:
     """The error for a file that is not an image, or a damaged one."""
     if reason.startswith(("it is not an image", "it holds")):
         return Problem(415, f"{_shown(name)} is not an image this server can read ({readable()}).")
+    if reason == TOO_MUCH:
+        reason += "; send a smaller one, or a JPEG"
     return Problem(413 if reason.startswith("it takes") else 415, f"{_shown(name)} cannot be read: {reason}.")
 
 
@@ -239,18 +196,7 @@ class SavedQuery:
         return round(self.width / self.height, 4)
 
 
-class _Row(NamedTuple):
-    """A row of the table of uploads."""
-
-    id: str
-    place: str
-    time: float
-    model: str
-    hash: str
-    width: int
-    height: int
-    vector: bytes
-    image: bytes
+_Row = namedtuple("_Row", "id place time model hash width height vector image")  # of the table of uploads
 
 
 class SavedQueries:
@@ -339,20 +285,18 @@ class SavedQueries:
         """Load a query by its id; `Problem` 410 if it has expired or was deleted."""
         row = self._find(name)
         if row is None:
-            reason = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
-            if self.days <= 0:
-                reason = "This server does not keep uploaded images."
+            kept = f"The image of this link was kept for up to {self.days:g} days and has been deleted."
+            reason = kept if self.days > 0 else "This server does not keep uploaded images."
             raise Problem(410, f"{reason} Upload it again to search.")
-        if row.model != self.model:  # it was switched
-            return SavedQuery(self.encoder.encode(row.image), row.hash, row.width, row.height)
-        return SavedQuery(np.frombuffer(row.vector, np.float32), row.hash, row.width, row.height)
+        switched = row.model != self.model
+        vector = self.encoder.encode(row.image) if switched else np.frombuffer(row.vector, np.float32)
+        return SavedQuery(vector, row.hash, row.width, row.height)
 
     def image(self, name: str) -> bytes:
         """The small JPEG of a query; `Problem` 404 if it has expired or was deleted."""
-        row = self._find(name)
-        if row is None:
+        if (row := self._find(name)) is None:
             raise Problem(404, "This image is no longer stored.")
-        return row.image
+        return bytes(row.image)
 
     def forget(self, name: str) -> None:
         """Delete a query."""

@@ -11,7 +11,7 @@ from lookalike.core.errors import DiskError, LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
-from lookalike.service.api.common import Body, IndexDep, ServiceDep, tagged
+from lookalike.service.api.common import Body, IndexDep, ServiceDep, fields, tagged
 from lookalike.service.auth import cookie_name, rights_of
 from lookalike.service.http_errors import Problem
 
@@ -43,20 +43,12 @@ class Session(Body):
 def list_generations(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """The generations of the index, which one is live, and the models that it can be switched to."""
     manifest = manifests.read(live.index.path)
-    rows = [
-        {
-            "number": g.number,
-            "live": g.number == manifest.live,
-            "model": g.model.model_dump(),
-            "images": g.images,
-            "complete": g.complete,
-            "created": g.created,
-            "updated": g.updated,
-            "recall": g.graph.get("recall"),
-            "ece": generations.calibration_error(live.index.path, g.number),
-        }
-        for g in manifest.generations
-    ]
+    rows = []
+    for one in manifest.generations:
+        ece = generations.calibration_error(live.index.path, one.number)
+        measured = {"recall": one.graph.get("recall"), "ece": ece, "live": one.number == manifest.live}
+        known = fields(one, "number", "images", "complete", "created", "updated")
+        rows.append(known | measured | {"model": one.model.model_dump()})
     return tagged(request, {"live": manifest.live, "generations": rows, "models": service.reports.models()})
 
 
@@ -70,9 +62,8 @@ def switch(service: ServiceDep, live: IndexDep, body: Switch) -> dict[str, Any]:
         return service.jobs.start("switch", f"Switching to {body.model}", tasks.switch, service, path).to_json()
     generations.switch(index=live.index.path, to=body.generation)
     if not service.follower.wait_until_live():
-        raise Problem(
-            409, f"Generation {body.generation} is still in use; it becomes live as soon as it is free.", retry_after=5
-        )
+        message = f"Generation {body.generation} is still in use; it becomes live as soon as it is free."
+        raise Problem(409, message, retry_after=5)
     return {"live": service.index.generation.number}
 
 

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from fastapi.responses import PlainTextResponse
 from lookalike.core.files import hash_bytes, printable
 from lookalike.searching import file_moves
 from lookalike.service import tasks
-from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, tagged, with_tags
+from lookalike.service.api.common import Body, Filters, FilterText, IndexDep, ServiceDep, tagged, with_tags
 from lookalike.service.api.duplicates import batch_json
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import OpenIndex
@@ -55,6 +56,14 @@ class View:
     sections: list[tuple[str, int]]
 
 
+def view_of(live: OpenIndex, order: Order, filters: list[str], version: str) -> View:
+    """The view with a version; `Problem` 409 if it has changed."""
+    view = make_view(live, order, filters)
+    if version != view.version:
+        raise Problem(409, "The collection has changed meanwhile: load it again and repeat the selection.")
+    return view
+
+
 def make_view(live: OpenIndex, order: Order, filters: list[str]) -> View:
     """Order the images that meet filters: by date, the newest first, or by folder and name."""
     store, key = live.index.store, (order, *filters)
@@ -65,14 +74,8 @@ def make_view(live: OpenIndex, order: Order, filters: list[str]) -> View:
     taken = "taken" in live.index.columns
     rows = [_sort_row(record, order, taken=taken) for part in live.scan(live.where(filters)) for record in part]
     rows.sort(reverse=order == "date")
-    sections: list[tuple[str, int]] = []
-    for name in (row[-3] for row in rows):
-        if sections and sections[-1][0] == name:
-            sections[-1] = (name, sections[-1][1] + 1)
-        else:
-            sections.append((name, 1))
-    ids = [row[-2] for row in rows]
-    ratios = np.array([row[-1] for row in rows], dtype=np.uint16)
+    sections = [(name, len(list(part))) for name, part in groupby(row[-3] for row in rows)]
+    ids, ratios = [row[-2] for row in rows], np.array([row[-1] for row in rows], dtype=np.uint16)
     view = View(hash_bytes("\0".join(ids).encode("utf-8", "surrogatepass"))[:16], ids, ratios, sections)
     views[key] = (state, view)
     while len(views) > VIEWS:
@@ -103,17 +106,15 @@ class Selection(Body):
     """Images by their places in a view."""
 
     order: Order = "date"
-    f: list[Annotated[str, pydantic.Field(max_length=2_000)]] = pydantic.Field(default_factory=list, max_length=50)
+    f: list[FilterText] = pydantic.Field(default_factory=list, max_length=50)
     version: Annotated[str, pydantic.Field(max_length=32)]
-    ranges: Annotated[
-        list[tuple[Annotated[int, pydantic.Field(ge=0)], Annotated[int, pydantic.Field(ge=0)]]],
-        pydantic.Field(min_length=1, max_length=10_000),
-    ]
+    ranges: list[tuple[pydantic.NonNegativeInt, pydantic.NonNegativeInt]] = pydantic.Field(
+        min_length=1, max_length=10_000
+    )
 
     def ids(self, live: OpenIndex) -> list[str]:
         """The selected rows; `Problem` 409 if the view has changed."""
-        view = make_view(live, self.order, self.f)
-        _check_version(view, self.version)
+        view = view_of(live, self.order, self.f, self.version)
         places = np.zeros(len(view.ids), dtype=bool)
         for start, stop in self.ranges:
             places[start:stop] = True
@@ -139,11 +140,6 @@ class FolderMove(Selection):
     """A folder of the collection to move the files of a selection to."""
 
     folder: Annotated[str, pydantic.Field(max_length=500)]
-
-
-def _check_version(view: View, version: str) -> None:
-    if version != view.version:
-        raise Problem(409, "The collection has changed meanwhile: load it again and repeat the selection.")
 
 
 @router.get("/browse")
@@ -175,9 +171,7 @@ async def browse_items(
     """A page of the images in order."""
 
     def run() -> dict[str, Any]:
-        view = make_view(live, order, f)
-        _check_version(view, version)
-        names = view.ids[offset : offset + limit]
+        names = view_of(live, order, f, version).ids[offset : offset + limit]
         records = {record.id: record for record in live.records(names)}
         return {"items": with_tags(live, [card(records.get(name) or Record(name, {})) for name in names])}
 

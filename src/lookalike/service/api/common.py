@@ -26,10 +26,8 @@ def nothing() -> list[Any]:
 FILTER_HELP = "COLUMN=VALUE, COLUMN!=VALUE, COLUMN=BEGINNING*, COLUMN>=NUMBER or COLUMN=FROM..TO"
 BOX_HELP = "x1,y1,x2,y2 in pixels of the image as it is seen, or in fractions if all are at most 1"
 BOX_ERROR = f"`box` must be {BOX_HELP}; the upper left corner first, inside the image."
-Filters = Annotated[
-    list[Annotated[str, pydantic.Field(max_length=2_000)]],
-    Query(default_factory=nothing, max_length=50, description=FILTER_HELP),
-]
+FilterText = Annotated[str, pydantic.Field(max_length=2_000)]
+Filters = Annotated[list[FilterText], Query(default_factory=nothing, max_length=50, description=FILTER_HELP)]
 Count = Annotated[int, Query(ge=1, le=600, description="How many hits")]
 Names = Annotated[list[str], Query(default_factory=nothing, max_length=20)]
 
@@ -58,6 +56,11 @@ async def live_of(request: Request) -> OpenIndex:
 
 ServiceDep = Annotated[Service, Depends(service_of)]
 IndexDep = Annotated[OpenIndex, Depends(live_of)]
+
+
+def fields(of: Any, *names: str) -> dict[str, Any]:
+    """Some attributes of an object by name."""
+    return {name: getattr(of, name) for name in names}
 
 
 def with_tags(live: OpenIndex, cards: list[dict[str, Any]]) -> list[dict[str, Any]]:

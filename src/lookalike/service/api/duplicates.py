@@ -13,7 +13,7 @@ from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import Group
 from lookalike.searching.find_duplicates import file_json
 from lookalike.service import tasks
-from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, tagged
+from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, fields, tagged
 from lookalike.service.http_errors import Problem
 from lookalike.service.state import card
 from lookalike.store import Record
@@ -37,7 +37,9 @@ class Move(Body):
     groups: Annotated[list[PickedFiles], pydantic.Field(max_length=10_000)] | None = None
     kind: Kind | None = None
     prefer: Prefer = ""
-    exclude: list[Name] = pydantic.Field(default_factory=list, max_length=100_000)
+    exclude: set[Annotated[str, pydantic.Field(max_length=100)]] = pydantic.Field(
+        default_factory=set, max_length=100_000
+    )
 
 
 class Dismiss(Body):
@@ -80,11 +82,7 @@ async def groups(
         total, page = service.duplicates.page(kind, offset, limit, prefer, among)
         names = [image.id for group in page for image in group.files]
         records = service.duplicates.moved | {record.id: record for record in live.records(names)}
-        return {
-            "kind": kind,
-            "total": total,
-            "groups": [_group(group, records) for group in page],
-        }
+        return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
 
     return await service.scan_pool.run(run)
 
@@ -94,14 +92,7 @@ def _group(group: Group, records: dict[str, Record]) -> dict[str, Any]:
     for place, image in enumerate(group.files):
         record = records.get(image.id) or Record(image.id, {"path": image.path})
         files.append(card(record) | file_json(image) | {"keep": place == group.keep})
-    return {
-        "id": group.id,
-        "kind": group.kind,
-        "keep": group.files[group.keep].id,
-        "reason": group.reason,
-        "bytes": group.bytes,
-        "files": files,
-    }
+    return fields(group, "id", "kind", "reason", "bytes") | {"keep": group.files[group.keep].id, "files": files}
 
 
 @router.post("/duplicates/move")

@@ -96,10 +96,8 @@ async def folders(
 def typical(live: IndexDep, column: str, value: str) -> dict[str, Any]:
     """The four images closest to the mean of those with a value."""
     live.index.check_columns([column])
-    records = []
-    for batch in live.scan(live.index.tags.resolve([Condition(column, (value,))]), vectors=True, batch=SAMPLE):
-        records = [record for record in batch if record.vector is not None]
-        break
+    where = live.index.tags.resolve([Condition(column, (value,))])
+    records = next(live.scan(where, vectors=True, batch=SAMPLE), [])
     if not records:
         raise Problem(404, f"No image has {column}: {value}.")
     vectors = np.stack([record.vector for record in records if record.vector is not None])

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from lookalike.service import tasks
-from lookalike.service.api.common import IndexDep, ServiceDep, tagged
+from lookalike.service.api.common import IndexDep, ServiceDep, fields, tagged
 
 router = APIRouter(prefix="/api/v1", tags=["state"])
 
@@ -31,20 +31,11 @@ def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     """The index and its jobs, for polling; 304 as long as nothing has changed."""
     index = live.index
     running = service.jobs.running()
-    document = {
-        "index": {
-            "name": index.name,
-            "images": index.store.count(),
-            "complete": index.generation.complete,
-            "updated": index.generation.updated,
-            "generation": index.generation.number,
-            "model": index.generation.model.name,
-            "unreadable": len(index.unreadable()),
-        },
-        "job": running.to_json() if running else None,
-        "jobs": [job.to_json() for job in service.jobs.list()],
-    }
-    return tagged(request, document)
+    about = {"name": index.name, "images": index.store.count(), "unreadable": len(index.unreadable())}
+    about |= {"generation": index.generation.number, "model": index.generation.model.name}
+    jobs = [job.to_json() for job in service.jobs.list()]
+    document = {"index": about | fields(index.generation, "complete", "updated"), "jobs": jobs}
+    return tagged(request, document | {"job": running.to_json() if running else None})
 
 
 @router.post("/index/update", status_code=202)

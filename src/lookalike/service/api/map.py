@@ -29,16 +29,12 @@ def state(request: Request, service: ServiceDep, live: IndexDep) -> Response:
     job = job or (service.jobs.last("map") if shown is None else None)
     document: dict[str, Any] = {"state": "drawing" if job else "none", "job": job.to_json() if job else None}
     if shown is not None:
-        document |= {
-            "state": "ready" if shown.map.method == "t-SNE" else "drawing",
-            "gen": shown.number,
-            "previous": shown.previous,
-            "n": len(shown.map),
-            "method": shown.map.method,
-            "neighbor_recall": list(shown.map.neighbor_recall),
-            "labels": shown.codes("label")[1],
-            "columns": [name for name in live.index.generation.columns if name != "path"],
-        }
+        names = [name for name in live.index.generation.columns if name != "path"]
+        document |= {"gen": shown.number, "previous": shown.previous, "n": len(shown.map), "method": shown.map.method}
+        document |= {"labels": shown.codes("label")[1], "columns": names, "state": "drawing"}
+        document |= {"neighbor_recall": list(shown.map.neighbor_recall)}
+        if shown.map.method == "t-SNE":
+            document["state"] = "ready"
     return tagged(request, document)
 
 

@@ -28,9 +28,11 @@ from lookalike.service.api.common import (
     FILTER_HELP,
     Count,
     Filters,
+    FilterText,
     IndexDep,
     Names,
     ServiceDep,
+    fields,
     json_bytes,
     live_of,
     parse_box,
@@ -93,9 +95,17 @@ class Examples:
         return query.run(live.index, start=self.start)
 
     def respond(self, service: Service, live: OpenIndex, k: int, where: Sequence[Condition]) -> Response:
-        """Search, and answer with the hits and the cards of the examples."""
+        """Search, and answer with the hits and the cards of the examples.
+
+        They are encoded here: FastAPI would validate every hit first, which takes longer than the search.
+        """
         hits = self.search(service, live, k, where)
-        return _respond(live, hits, self.description, more=[*map(card, self.more)], less=[*map(card, self.less)])
+        document = hits.to_json()
+        del document["index"]  # a path on the server
+        lines = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
+        cards = {"more": [*map(card, self.more)], "less": [*map(card, self.less)]}
+        document |= {"query": self.description, "hits": with_tags(live, lines), **cards}
+        return Response(json_bytes(document), media_type="application/json")
 
 
 @dataclass(frozen=True)
@@ -169,31 +179,17 @@ def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any
     """The index, its model, what can be filtered by, the limits of this server, and what the caller may do."""
     index, generation = live.index, live.index.generation
     calibration = index.scores.calibration
+    about = {"name": index.name, "images": index.store.count(), "generation": generation.number}
+    about |= {"columns": index.columns, "store": generation.store.partition("://")[0]}
+    checked = {"calibrated": calibration is not None, "error": None, "pairs": 0}
+    if calibration is not None:
+        checked |= {"error": calibration.checked.get("ece"), "pairs": calibration.positive}
     return {
         "version": __version__,
-        "index": {
-            "name": index.name,
-            "images": index.store.count(),
-            "complete": generation.complete,
-            "updated": generation.updated,
-            "columns": index.columns,
-            "store": generation.store.partition("://")[0],
-            "generation": generation.number,
-        },
+        "index": about | fields(generation, "complete", "updated"),
         "model": generation.model.model_dump(),
-        "scores": {
-            "calibrated": calibration is not None,
-            "why": index.scores.why,
-            "note": index.scores.note,
-            "error": calibration.checked.get("ece") if calibration else None,
-            "pairs": calibration.positive if calibration else 0,
-        },
-        "limits": {
-            "upload": service.limits.upload,
-            "hits": service.limits.hits,
-            "examples": service.limits.examples,
-            "keep_days": service.keep_days,
-        },
+        "scores": fields(index.scores, "why", "note") | checked,
+        "limits": fields(service.limits, "upload", "hits", "examples") | fields(service, "keep_days"),
         "rights": rights_of(request.scope),
         "text": index.supports_text,
         "originals": service.originals or rights_of(request.scope) == "write",
@@ -204,7 +200,7 @@ def info(request: Request, service: ServiceDep, live: IndexDep) -> dict[str, Any
 class UploadQuery(BaseModel):
     """Parameters of a search by an upload."""
 
-    f: list[Annotated[str, Field(max_length=2_000)]] = Field(max_length=50, description=FILTER_HELP)
+    f: list[FilterText] = Field(max_length=50, description=FILTER_HELP)
     more: list[str] = Field(max_length=20)
     less: list[str] = Field(max_length=20)
     k: int = Field(60, ge=1, le=600, description="How many hits")
@@ -213,23 +209,13 @@ class UploadQuery(BaseModel):
 
 
 _LISTS = ("f", "more", "less")
+_FORM = {"type": "object", "required": ["image"], "properties": {"image": {"type": "string", "format": "binary"}}}
 _UPLOAD_SCHEMA: dict[str, Any] = {
     "parameters": [
         {"name": name, "in": "query", "required": False, "schema": schema}
         for name, schema in UploadQuery.model_json_schema()["properties"].items()
     ],
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["image"],
-                    "properties": {"image": {"type": "string", "format": "binary"}},
-                }
-            }
-        },
-    },
+    "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _FORM}}},
 }
 
 
@@ -311,16 +297,6 @@ async def search_by_reference(
         return reference.resolve(live).respond(service, live, k, live.where(f))
 
     return await reference.run(service, run, scans=bool(f))
-
-
-def _respond(live: OpenIndex, hits: Hits, query: dict[str, Any], **fields: Any) -> Response:
-    """Encode the hits directly: FastAPI would validate every hit first, which takes longer than the search."""
-    document = hits.to_json()
-    del document["index"]  # a path on the server
-    document["query"] = query
-    lines = [line | thumbnail_fields(hit.payload) for line, hit in zip(document["hits"], hits, strict=True)]
-    document["hits"] = with_tags(live, lines)
-    return Response(json_bytes(document | fields), media_type="application/json")
 
 
 @router.get("/items")

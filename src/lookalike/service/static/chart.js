@@ -1,6 +1,6 @@
 // Line charts as SVG, with the values in a collapsible table.
 
-import { formatNumber, h, table } from "./dom.js";
+import { formatNumber, h, table, withMinus } from "./dom.js";
 
 const SPACE = "http://www.w3.org/2000/svg";
 
@@ -63,7 +63,7 @@ export function lineChart({ title, series, levels = [] }) {
   for (const y of ticks(y0, y1)) {
     svg.append(
       svgElement("line", { x1: left, x2: width - 12, y1: py(y), y2: py(y), class: "rule" }),
-      svgElement("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, String(y)),
+      svgElement("text", { x: left - 6, y: py(y) + 4, class: "tick end" }, withMinus(y)),
     );
   }
   for (const x of ticks(x0, x1, 6))
@@ -84,7 +84,7 @@ export function lineChart({ title, series, levels = [] }) {
     const [last] = points.slice(-1);
     if (last) svg.append(svgElement("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
   });
-  const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => one.y[at]?.toPrecision(4) ?? "")]);
+  const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => withMinus(one.y[at]?.toPrecision(4) ?? ""))]);
   return h(
     "figure.charted",
     h(

@@ -103,6 +103,12 @@ export const actionButton = (words, act, classes = "") =>
 /** @param {number} value */
 export const formatNumber = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, ","); // Intl needs 30 ms on first use
 
+/** A number as text with a minus sign instead of a hyphen. @param {number | string} value */
+export const withMinus = (value) => String(value).replaceAll("-", "−");
+
+/** @param {number} value @param {number} [digits] after the point */
+export const decimal = (value, digits = 3) => withMinus(value.toFixed(digits));
+
 /** A time stamp without seconds. @param {string} time */
 export const formatTime = (time) => joinText(time).replace("T", " ").slice(0, 16);
 

@@ -1,6 +1,6 @@
 // Confidence of a hit, in words and as a bar; never by color alone.
 
-import { fileName, h, joinText, readableLabel } from "../dom.js";
+import { decimal, fileName, h, joinText, readableLabel } from "../dom.js";
 import { preference } from "../store.js";
 
 export const GROUPS = [
@@ -17,11 +17,11 @@ export function caption(hit) {
       preference("caption")
     ] ?? file;
   const sure = hit.identical ? "Identical file" : hit.sureness;
-  const share = hit.probability ?? hit.closer_than;
+  const probability = hit.probability ?? hit.closer_than;
   return [
-    share === null || share === undefined
+    probability === null || probability === undefined
       ? null
-      : h("div.meter", { "aria-hidden": "true" }, h("i", { "--p": share.toFixed(3) })),
+      : h("div.meter", { "aria-hidden": "true" }, h("i", { "--p": probability.toFixed(3) })),
     h("div.caption", h("b", sure ?? ""), h("bdi", { title: hit.columns.path }, name)),
   ];
 }
@@ -29,7 +29,7 @@ export function caption(hit) {
 /** Explanation of a score, for the opened image. */
 export function explainScore(hit) {
   if (hit.identical) return "The same file, byte for byte.";
-  const similarity = `Similarity ${hit.score.toFixed(2)}.`;
+  const similarity = `Similarity ${decimal(hit.score, 2)}.`;
   if (hit.probability === null || hit.probability === undefined) {
     if (hit.closer_than === null || hit.closer_than === undefined) return similarity;
     return `Closer than ${(100 * hit.closer_than).toFixed(1)} % of random pairs. ${similarity}`;

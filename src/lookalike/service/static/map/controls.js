@@ -95,11 +95,11 @@ export function createControls(node, canvas, info, facts, stop) {
     fill(
       labels,
       places.map((place) => {
-        const name = place.code === NONE || place.share <= 0.5 ? "" : readableLabel(names[place.code] ?? "");
+        const name = place.code === NONE || place.fraction <= 0.5 ? "" : readableLabel(names[place.code] ?? "");
         const words = name
-          ? [h("b", h("bdi", name)), ` ${Math.round(100 * place.share)} %`]
+          ? [h("b", h("bdi", name)), ` ${Math.round(100 * place.fraction)} %`]
           : [placeThumbnail(place.middle)];
-        const percent = `${Math.round(100 * place.share)} %`;
+        const percent = `${Math.round(100 * place.fraction)} %`;
         const label = `${name || "Place"}: ${plural(place.count, "image")}${name ? `, ${percent} of them` : ""}`;
         const nearer = [place.x, place.y, viewport.zoom * 2.5];
         return h(

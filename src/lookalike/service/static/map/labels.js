@@ -61,7 +61,7 @@ export function findPlaces(cloud, viewport) {
   });
   const counts = out.map(() => new Map());
   const totals = out.map(() => 0);
-  const middles = out.map(() => ({ i: -1, far: Infinity }));
+  const middles = out.map(() => ({ i: -1, distance: Infinity }));
   const tops = out.map(() => 65535);
   for (let i = 0; i < cloud.n; i++) {
     const k = cells[i] < 0 ? -1 : near[cells[i]];
@@ -69,8 +69,8 @@ export function findPlaces(cloud, viewport) {
     totals[k]++;
     tops[k] = Math.min(tops[k], cloud.y[i]);
     if (cloud.codes[i] !== NONE) counts[k].set(cloud.codes[i], (counts[k].get(cloud.codes[i]) ?? 0) + 1);
-    const far = (cloud.x[i] / 65535 - out[k].x) ** 2 + (cloud.y[i] / 65535 - out[k].y) ** 2;
-    if (far < middles[k].far) middles[k] = { i, far };
+    const distance = (cloud.x[i] / 65535 - out[k].x) ** 2 + (cloud.y[i] / 65535 - out[k].y) ** 2;
+    if (distance < middles[k].distance) middles[k] = { i, distance };
   }
   return out
     .map((place, k) => {
@@ -78,7 +78,7 @@ export function findPlaces(cloud, viewport) {
       return {
         ...place,
         code: 2 * best[1] > totals[k] ? best[0] : NONE, // a minority does not name a place
-        share: totals[k] ? best[1] / totals[k] : 0,
+        fraction: totals[k] ? best[1] / totals[k] : 0,
         count: totals[k],
         middle: middles[k].i,
         edge: toScreen(viewport, 0, tops[k] / 65535)[1],

@@ -4,7 +4,7 @@ import * as api from "../api.js";
 import { lineChart, sparkline } from "../chart.js";
 import { dialog } from "../components/dialogs.js";
 import { errorBanner, withCode } from "../components/messages.js";
-import { actionButton, fill, formatNumber, formatTime, h, icon, plural, table } from "../dom.js";
+import { actionButton, decimal, fill, formatNumber, formatTime, h, icon, plural, table } from "../dom.js";
 import { urlFor } from "../router.js";
 import { canWrite, getState, subscribe } from "../store.js";
 
@@ -15,7 +15,7 @@ export function leave() {
   stops = [];
 }
 
-const round = (v) => (typeof v === "number" ? v.toFixed(3) : "–");
+const round = (v) => (typeof v === "number" ? decimal(v) : "–");
 /** The figure that a run is judged by: on the test images once they were measured, else on the validation images. */
 function figure(run) {
   const trained = run.measured.find((one) => one.name === "trained");

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { confirm, dialog } from "../components/dialogs.js";
-import { actionButton, fill, formatTime, h, joinText, plural, row, toast } from "../dom.js";
+import { actionButton, decimal, fill, formatTime, h, joinText, plural, row, toast } from "../dom.js";
 import { canWrite, getState, preference, setPreference, subscribe } from "../store.js";
 import { sectionTabs } from "./runs.js";
 
@@ -51,7 +51,7 @@ function drawModel(place, facts) {
   const job = status?.jobs?.find((j) => j.kind === "switch");
   const busy = job?.state === "running";
   const fingerprint = joinText(live?.model.fingerprint ?? info.model.fingerprint);
-  const ece = typeof live?.ece === "number" ? ` · ECE ${live.ece.toFixed(3)}` : "";
+  const ece = typeof live?.ece === "number" ? ` · ECE ${decimal(live.ece)}` : "";
   const select = h(
     "select",
     { "aria-label": "Model to switch to" },
@@ -61,7 +61,7 @@ function drawModel(place, facts) {
         h(
           "option",
           { value: m.name },
-          `${m.name}${typeof m.best === "number" ? ` (${m.metric} ${m.best.toFixed(3)})` : ""}`,
+          `${m.name}${typeof m.best === "number" ? ` (${m.metric} ${decimal(m.best)})` : ""}`,
         ),
       ),
   );
@@ -156,7 +156,7 @@ function switchProgress(job) {
 function comparison(result) {
   if (!result) return null;
   const parts = [
-    typeof result.recall === "number" ? `recall against exact ${result.recall.toFixed(3)}` : "",
+    typeof result.recall === "number" ? `recall against exact ${decimal(result.recall)}` : "",
     typeof result.agreement === "number"
       ? `agreement of the top 10 with the old model ${Math.round(100 * result.agreement)} %`
       : "",
