@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
@@ -21,12 +22,11 @@ from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import (
     atomic_folder,
-    check_format,
     checksum,
     hash_bytes,
-    read_json,
     recover_folder,
     stamp,
+    to_json,
     write_json,
     write_text,
 )
@@ -36,6 +36,7 @@ from lookalike.core.storage import Mirror, is_url, location
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, hub, open_clip, pretrained_folder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
+from lookalike.models.inference.compiled_embedder import config_checksum, read_config
 from lookalike.models.prototypes import Prototypes
 
 if TYPE_CHECKING:
@@ -140,7 +141,8 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_folder(path) as part:
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
-        write_json(part / CONFIG, {**config, "checksum": checksum(part / WEIGHTS)})
+        config = json.loads(json.dumps({**config, "checksum": checksum(part / WEIGHTS)}, default=to_json))
+        write_json(part / CONFIG, {**config, "config_checksum": config_checksum(config)})
         write_text(part / CARD, render_card(model, config))
         write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
 
@@ -149,7 +151,7 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     """Read a model folder, with another pooling or input size if given; the model is on the CPU."""
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
-    config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
+    config = read_config(path)
     tensors, whole = _read(path / WEIGHTS, config.get("checksum"))
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
