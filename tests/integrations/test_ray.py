@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.helpers import ROOT
@@ -60,6 +61,20 @@ def test_a_killed_raylet_and_a_killed_driver_change_no_byte(photos: Path, model:
     assert la.embed(source=photos, out=tmp_path / "vectors", verify=True).count == 59
     assert "sesame-9" not in done["text"]
     assert done["files"] and not done["leaks"], "nothing of the environment is in Ray's logs"
+
+
+@pytest.mark.needs("cluster")
+def test_ray_data_writes_the_vectors_of_every_image(photos: Path, model: Path, tmp_path: Path) -> None:
+    (photos / "07.png").write_bytes(b"poison")
+    assert cluster("pipeline", tmp_path, photos, model) == {"images": 60}
+    table = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert table.column_names == ["id", "vector"]
+    assert table["id"].to_pylist() == [f"{number:02d}.png" for number in range(60)]
+    assert np.flatnonzero(table["vector"].is_null()).tolist() == [7], "what cannot be read has no vector"
+    files = [photos / name for name in table["id"].to_pylist() if name != "07.png"]
+    expected = la.Embedder.from_pretrained(model, device="cpu").encode(files, runtime="torch")
+    rows = np.stack(table["vector"].drop_null().to_pylist())
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
 
 
 @pytest.mark.slow
