@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,25 +119,23 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
             f"`{model.name}` is a network of your own, which could not be loaded again: tell how to make it, with "
             'Embedder(module, preprocess, factory="package.module:function").'
         )
-    config = stamp(
-        "model",
-        {
-            "name": model.name,
-            "architecture": model.architecture,
-            **({"architecture_config": model.architecture_config} if model.architecture_config else {}),
-            "pooling": model.pooling.name,
-            "head": model.dim if isinstance(model.head, nn.Linear) else None,
-            **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
-            "norm": norm_name(model.norm),
-            "classes": model.classifier.out_features if model.classifier is not None else None,
-            "preprocess": model.preprocess.to_json(),
-            "fingerprint": model.fingerprint(),
-            "parent": model.parent,
-            "card": model.card,
-            "lookalike": __version__,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        },
-    )
+    document = {
+        "name": model.name,
+        "architecture": model.architecture,
+        **({"architecture_config": model.architecture_config} if model.architecture_config else {}),
+        "pooling": model.pooling.name,
+        "head": model.dim if isinstance(model.head, nn.Linear) else None,
+        **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
+        "norm": norm_name(model.norm),
+        "classes": model.classifier.out_features if model.classifier is not None else None,
+        "preprocess": model.preprocess.to_json(),
+        "fingerprint": model.fingerprint(),
+        "parent": model.parent,
+        "card": model.card,
+        "lookalike": __version__,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    config = stamp("model", document)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with atomic_folder(path) as part:
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
@@ -220,54 +218,48 @@ def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
     ``model.card`` may hold ``description``, ``data``, ``method``, ``results``, ``limits`` and ``license``.
     """
     card, pre = model.card, model.preprocess
-    lines = [
-        "---",
-        yaml.safe_dump(card_header(model), sort_keys=False, allow_unicode=True).rstrip(),
-        "---",
-        "",
-        f"# {model.name}",
-        "",
-        card.get("description")
-        or f"Embeds an image as a vector of {model.dim} dimensions; similar images have similar vectors.",
-        "",
-        "```python",
-        "import lookalike as la",
-        "",
-        'model = la.Embedder.from_pretrained("path/to/this/folder")',
-        'vectors = model.encode(["a.jpg", "b.jpg"])',
-        "model.similarity(vectors, vectors)",
-        "```",
-        "",
-        "## Measured results",
-        "",
-        *_results(card.get("results")),
-        "",
-        "## Model",
-        "",
-        *_table(
-            ["part", "value"],
-            [
-                ["backbone", f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})"],
-                ["pooling", model.pooling.name],
-                ["embedding", f"{model.dim} dimensions, unit length, cosine similarity"],
-                [
-                    "images",
-                    f"{pre.size} × {pre.size} px, {'squashed' if pre.squash else f'center crop {pre.crop:g}'}, "
-                    f"{pre.interpolation}",
-                ],
-                ["normalization", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
-                *[[key, _cell(card[key])] for key in ("data", "method") if card.get(key)],
-                ["fingerprint", f"`{config['fingerprint']}`"],
-                *([["derived from", f"`{model.parent}`"]] if model.parent else []),
-                ["written by", f"lookalike {config['lookalike']}, format {config['format']}"],
-            ],
-        ),
-        "",
-    ]
-    if card.get("limits"):
-        lines += ["## Limits", "", str(card["limits"]), ""]
-    lines += ["## License", "", card.get("license") or "The license of these weights is unknown.", ""]
-    return "\n".join(lines)
+    described = f"Embeds an image as a vector of {model.dim} dimensions; similar images have similar vectors."
+    limits = f"## Limits\n\n{card['limits']}\n\n" if card.get("limits") else ""
+    crop = "squashed" if pre.squash else f"center crop {pre.crop:g}"
+    parts = {
+        "backbone": f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})",
+        "pooling": model.pooling.name,
+        "embedding": f"{model.dim} dimensions, unit length, cosine similarity",
+        "images": f"{pre.size} × {pre.size} px, {crop}, {pre.interpolation}",
+        "normalization": f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}",
+        **{key: _cell(card[key]) for key in ("data", "method") if card.get(key)},
+        "fingerprint": f"`{config['fingerprint']}`",
+        **({"derived from": f"`{model.parent}`"} if model.parent else {}),
+        "written by": f"lookalike {config['lookalike']}, format {config['format']}",
+    }
+    return f"""---
+{yaml.safe_dump(card_header(model), sort_keys=False, allow_unicode=True).rstrip()}
+---
+
+# {model.name}
+
+{card.get("description") or described}
+
+```python
+import lookalike as la
+
+model = la.Embedder.from_pretrained("path/to/this/folder")
+vectors = model.encode(["a.jpg", "b.jpg"])
+model.similarity(vectors, vectors)
+```
+
+## Measured results
+
+{_results(card.get("results"))}
+
+## Model
+
+{_table(["part", "value"], parts.items())}
+
+{limits}## License
+
+{card.get("license") or "The license of these weights is unknown."}
+"""
 
 
 def card_header(model: Embedder) -> dict[str, Any]:
@@ -303,20 +295,19 @@ def card_header(model: Embedder) -> dict[str, Any]:
     return header
 
 
-def _results(results: Any) -> list[str]:
+def _results(results: Any) -> str:
     if not results:
-        return ["This model has not been evaluated yet; run `lookalike evaluate`."]
+        return "This model has not been evaluated yet; run `lookalike evaluate`."
     if isinstance(results, Mapping):
         return _table(["metric", "value"], [[key, _cell(value)] for key, value in results.items()])
     columns = list(dict.fromkeys(key for row in results for key in row))
     return _table(columns, [[_cell(row.get(key, "")) for key in columns] for row in results])
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return [line(columns), line(["---"] * len(columns)), *map(line, rows)]
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in [columns, *rows]]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], f"| {' | '.join(['---'] * len(columns))} |", *lines[1:]])
 
 
 def _cell(value: Any) -> str:
