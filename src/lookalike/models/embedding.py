@@ -156,8 +156,12 @@ def embed(
             raise LookalikeError("A shard and a batch hold at least one image.")
         share = vector_shards.parse_share(shards)
         opened = None if dry_run else open_engine(engine)
-        if shards and not dry_run and (planned := vector_shards.read_plan(out)) and planned[0].request == request:
-            return _run_parts(replace(planned[0], device=device), planned[1], opened, share, progress)
+        planned = vector_shards.read_plan(out) if shards and not dry_run and not is_table(source) else None
+        if planned is not None and planned.job.request == request:
+            model = _open(model, device, pooling, size, weights)
+            if planned.is_current(model):
+                plan = replace(planned, job=replace(planned.job, device=device))
+                return _run_parts(plan, opened, share, progress)
     if is_table(source):
         table: Any = source
     else:
@@ -166,8 +170,7 @@ def embed(
         table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"There are no images in `{source}`.")
-    if not isinstance(model, Embedder):
-        model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
+    model = _open(model, device, pooling, size, weights)
     estimated = len(table) * (model.dim * 4 + 200)
     if not is_url(out):
         require_space(out, estimated, f"Embedding {len(table):,} images")
@@ -177,15 +180,14 @@ def embed(
     options = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
     if dry_run:
         seconds = _estimate_seconds(model, table, options)
-        return EmbedResult(
-            out, len(table), model.dim, estimated, model.name, model.fingerprint(), seconds, dry_run=True
-        )
+        facts: Any = (len(table), model.dim, estimated, model.name, model.fingerprint(), seconds)
+        return EmbedResult(out, *facts, dry_run=True)
     if parts:
         if table.content is not None:
             raise LookalikeError("Images in memory cannot be sent to workers: save them, or name a file of vectors.")
-        job, planned_table = vector_shards.make_plan(table, model, out, options | {"device": device}, block, request)
-        vector_shards.write_plan(job, planned_table, model)
-        return _run_parts(job, planned_table.arrow, opened, share, progress)
+        job, names = vector_shards.make_plan(table, model, out, options | {"device": device}, block, request)
+        plan = vector_shards.write_plan(job, names, table, vector_shards.source_times(source, table), model)
+        return _run_parts(plan, opened, share, progress)
     blocks = _blocks(model, table, failures, on_error, options, progress)
     about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
@@ -199,27 +201,25 @@ def embed(
             _write_names(out.with_suffix(".json"), table, failures, about)
     if failures:
         say(f"{len(failures):,} of {len(table):,} images could not be read and were left out.")
-    seconds = time.monotonic() - start
     sample = table.take(np.arange(min(SAMPLE, len(table))))
-    return EmbedResult(
-        out,
-        count,
-        model.dim,
-        out.stat().st_size,
-        model.name,
-        model.fingerprint(),
-        seconds,
-        failures,
-        precision_loss=None if precision == "f32" else _precision_loss(model, sample, options),
-    )
+    facts = (count, model.dim, out.stat().st_size, model.name, model.fingerprint(), time.monotonic() - start, failures)
+    loss = None if precision == "f32" else _precision_loss(model, sample, options)
+    return EmbedResult(out, *facts, precision_loss=loss)
+
+
+def _open(model: str | Path | Embedder, device: str, pooling: str | None, size: int | None, weights: Any) -> Embedder:
+    if isinstance(model, Embedder):
+        return model
+    return Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
 
 
 def _takes_parts(out: Path) -> bool:
     """Whether a destination is a folder or URL for parts; raise if it is neither that nor a file of vectors."""
-    if out.suffix in (".npy", ".parquet") and not (not is_url(out) and out.is_dir()):
+    remote = is_url(out)
+    if out.suffix in (".npy", ".parquet") and (remote or not out.is_dir()):
         return False
-    if is_url(out) or out.is_dir() or not out.suffix:
-        if not is_url(out) and out.is_file():
+    if remote or out.is_dir() or not out.suffix:
+        if not remote and out.is_file():
             raise LookalikeError(f"`{out}` is a file: name a folder for parts, or a .npy or .parquet file.")
         names = vector_shards.list_names(out)
         if names and not names.keys() & {vector_shards.PLAN, ".lock"} and not all(map(is_ignored, names)):
@@ -228,17 +228,15 @@ def _takes_parts(out: Path) -> bool:
     raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, and is no folder.")
 
 
-def _run_parts(
-    job: vector_shards.Job, rows: Any, engine: Engine | None, share: tuple[int, int], progress: bool
-) -> EmbedResult:
+def _run_parts(plan: vector_shards.Plan, engine: Engine | None, share: tuple[int, int], progress: bool) -> EmbedResult:
     start = time.monotonic()
     assert engine is not None
-    if engine.name == "local" and resolve(job.device).type != CPU:
+    if engine.name == "local" and resolve(plan.job.device).type != CPU:
         engine = LocalEngine(1)  # several processes would take turns on an accelerator
-    document, embedded = vector_shards.run_job(job, rows, engine, share=share, progress=progress)
+    document, embedded = vector_shards.run_job(plan, engine, share=share, progress=progress)
     if document["unreadable"]:
         say(f"{plural(len(document['unreadable']), 'image')} could not be read; `{vector_shards.MANIFEST}` lists them.")
-    return _parts_result(location(job.dest), document, time.monotonic() - start, embedded)
+    return _parts_result(location(plan.job.dest), document, time.monotonic() - start, embedded)
 
 
 def _parts_result(out: Path, document: dict[str, Any], seconds: float, embedded: int = 0) -> EmbedResult:
@@ -310,9 +308,8 @@ def _npy_header(file: IO[bytes], count: int, dim: int) -> int:
 
 def _write_names(path: Path, table: Any, failures: list[Failure], about: dict[str, Any]) -> None:
     readable = np.delete(np.arange(len(table)), [failure.index for failure in failures])
-    columns = {"id": "row_id", "path": "path"}
-    names = {name: [str(value) for value in table.column(column)[readable]] for name, column in columns.items()}
-    write_json(path, {**about, **names})
+    ids, paths = ([str(value) for value in table.column(name)[readable]] for name in ("row_id", "path"))
+    write_json(path, {**about, "id": ids, "path": paths})
 
 
 def _write_parquet(
