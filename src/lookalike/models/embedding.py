@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, format_bytes, require_space, write_json
 from lookalike.core.progress import Progress, plural, say
 from lookalike.core.storage import is_url, location
+from lookalike.data import Table
 from lookalike.data.scan import is_ignored
 from lookalike.models import vector_shards
 from lookalike.models.backbones import DEFAULT_MODEL
@@ -25,9 +26,6 @@ from lookalike.models.inference.inputs import Failure, is_table
 from lookalike.models.inference.pipeline import CropEncoder
 from lookalike.models.inference.torch_runtime import MIN_IMAGES
 from lookalike.models.vector_shards import SHARD_ROWS
-
-if TYPE_CHECKING:
-    from lookalike.data import Table
 
 BLOCK = 4096  # rows in memory at a time
 SAMPLE = 64  # images on which a lower precision is compared with f32, and the time is estimated
@@ -140,15 +138,9 @@ def embed(
         raise LookalikeError("Parts list the images that cannot be read in their manifest: leave `on_error` out.")
     if parts:
         out = out.expanduser().absolute()  # workers have folders of their own
-        request: dict[str, Any] = {
-            "source": str(source),
-            "model": str(model),
-            "layout": layout,
-            "split": split,
-            "size": size,
-        }
-        request |= {"pooling": pooling, "weights": weights and str(weights), "precision": precision, "block": block}
-        request |= {"runtime": runtime, "batch_size": batch_size}
+        request: dict[str, Any] = {"source": str(source), "model": str(model), "layout": layout, "split": split}
+        request |= {"size": size, "pooling": pooling, "weights": weights and str(weights), "precision": precision}
+        request |= {"block": block, "runtime": runtime, "batch_size": batch_size}
         if verify:
             start = time.monotonic()
             return _parts_result(out, vector_shards.verify(out), time.monotonic() - start)
@@ -156,7 +148,7 @@ def embed(
             raise LookalikeError("A shard and a batch hold at least one image.")
         share = vector_shards.parse_share(shards)
         opened = None if dry_run else open_engine(engine)
-        planned = vector_shards.read_plan(out) if shards and not dry_run and not is_table(source) else None
+        planned = vector_shards.read_plan(out) if shards and not dry_run and isinstance(source, (str, Path)) else None
         if planned is not None and planned.job.request == request:
             model = _open(model, device, pooling, size, weights)
             if planned.is_current(model):
@@ -181,7 +173,7 @@ def embed(
     if dry_run:
         seconds = _estimate_seconds(model, table, options)
         facts: Any = (len(table), model.dim, estimated, model.name, model.fingerprint(), seconds)
-        return EmbedResult(out, *facts, dry_run=True)
+        return replace(EmbedResult(out, *facts), dry_run=True)
     if parts:
         if table.content is not None:
             raise LookalikeError("Images in memory cannot be sent to workers: save them, or name a file of vectors.")
@@ -203,8 +195,8 @@ def embed(
         say(f"{len(failures):,} of {len(table):,} images could not be read and were left out.")
     sample = table.take(np.arange(min(SAMPLE, len(table))))
     facts = (count, model.dim, out.stat().st_size, model.name, model.fingerprint(), time.monotonic() - start, failures)
-    loss = None if precision == "f32" else _precision_loss(model, sample, options)
-    return EmbedResult(out, *facts, precision_loss=loss)
+    done = EmbedResult(out, *facts)
+    return done if precision == "f32" else replace(done, precision_loss=_precision_loss(model, sample, options))
 
 
 def _open(model: str | Path | Embedder, device: str, pooling: str | None, size: int | None, weights: Any) -> Embedder:
@@ -294,10 +286,9 @@ def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], expe
         for _, rows in blocks:
             file.write(np.ascontiguousarray(rows, np.float32).data)
             count += len(rows)
-        if count != expected:  # images were left out: write the true number of rows
-            file.seek(0)
-            if _npy_header(file, count, dim) != begin:
-                raise AssertionError("the header of a .npy file has the same size for any number of rows")
+        file.seek(0)  # images may have been left out: write the true number of rows
+        if _npy_header(file, count, dim) != begin:
+            raise AssertionError("the header of a .npy file has the same size for any number of rows")
     return count
 
 
@@ -318,9 +309,9 @@ def _write_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [name for name in ("path", "row_id", "label", "split") if name in table.names or name == "label"]
     if "label" not in table.names:
         table = table.with_column("label", pa.nulls(len(table), pa.string()))
+    names = [name for name in ("path", "row_id", "label", "split") if name in table.names]
     fields = [table.arrow.schema.field(name).with_name("id" if name == "row_id" else name) for name in names]
     schema = pa.schema([*fields, pa.field("vector", pa.list_(pa.float32(), dim))])
     known = {b"lookalike": json.dumps(about).encode(), b"model_fingerprint": about["fingerprint"].encode()}

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
@@ -18,39 +18,23 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lookalike._version import __version__
-from lookalike.core import folders
+from lookalike.core import files, folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import (
-    atomic_folder,
-    checksum,
-    hash_bytes,
-    recover_folder,
-    stamp,
-    to_json,
-    write_json,
-    write_text,
-)
 from lookalike.core.locks import wait_for_lock
 from lookalike.core.run import Run
 from lookalike.core.storage import Mirror, is_url, location
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, hub, open_clip, pretrained_folder
+from lookalike.models.embedder import Embedder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
 from lookalike.models.inference.compiled_embedder import config_checksum, read_config
 from lookalike.models.prototypes import Prototypes
 
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
-
 CONFIG, WEIGHTS, CARD, MODULES = "config.json", "model.safetensors", "README.md", "modules.json"
 LOCAL = "local-dir:"
 # What sentence-transformers loads the folder with.
-SENTENCE_TRANSFORMERS = {
-    "idx": 0,
-    "name": "0",
-    "path": "",
-    "type": "lookalike.integrations.sentence_transformers.LookalikeModule",
-}
+MODULE = "lookalike.integrations.sentence_transformers.LookalikeModule"
+SENTENCE_TRANSFORMERS = {"idx": 0, "name": "0", "path": "", "type": MODULE}
 
 
 def check_name(model: object) -> None:
@@ -68,7 +52,7 @@ def _fetched(url: Path) -> Path:
     place = tree / "model" if (tree / "model" / CONFIG).is_file() else tree
     if not (place / CONFIG).is_file():
         raise LookalikeError(f"There is no model folder at `{url}`.")
-    local = folders.cache("models") / hash_bytes(str(url)) / "model"
+    local = folders.cache("models") / files.hash_bytes(str(url)) / "model"
     local.parent.mkdir(parents=True, exist_ok=True)
     with wait_for_lock(local.parent / ".lock"):
         Mirror(place, local).fetch()
@@ -97,7 +81,7 @@ def find(name_or_path: str | Path) -> Path | None:
                     return model
             raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or resume it with --resume.")
         if not path.exists():
-            recover_folder(path)
+            files.recover_folder(path)
         if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):
             return path
     if hub.is_id(name_or_path):
@@ -135,14 +119,14 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
         "lookalike": __version__,
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    config = stamp("model", document)
+    config = files.stamp("model", document)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    with atomic_folder(path) as part:
+    with files.atomic_folder(path) as part:
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
-        config = json.loads(json.dumps({**config, "checksum": checksum(part / WEIGHTS)}, default=to_json))
-        write_json(part / CONFIG, {**config, "config_checksum": config_checksum(config)})
-        write_text(part / CARD, render_card(model, config))
-        write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
+        config = json.loads(json.dumps({**config, "checksum": files.checksum(part / WEIGHTS)}, default=files.to_json))
+        files.write_json(part / CONFIG, {**config, "config_checksum": config_checksum(config)})
+        files.write_text(part / CARD, render_card(model, config))
+        files.write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
 
 
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
@@ -153,16 +137,10 @@ def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: 
     tensors, whole = _read(path / WEIGHTS, config.get("checksum"))
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
-        model = kind(
-            backbones.create_backbone(config["architecture"], preprocess.size, config.get("architecture_config")),
-            preprocess,
-            name=config["name"],
-            architecture=config["architecture"],
-            architecture_config=config.get("architecture_config"),
-            pooling=pooling or config["pooling"],
-            card=config["card"],
-            parent=config["parent"],
-        )
+        about = {name: config[name] for name in ("name", "architecture", "card", "parent")}
+        about |= {"architecture_config": config.get("architecture_config"), "pooling": pooling or config["pooling"]}
+        backbone = backbones.create_backbone(about["architecture"], preprocess.size, about["architecture_config"])
+        model = kind(backbone, preprocess, **about)
         for name, kind_of_layer in (("head", "head"), ("classes", "classifier")):
             if config[name] and config[name] != len(tensors[f"{kind_of_layer}.weight"]):  # before its memory is taken
                 raise ValueError(f"{config[name]} outputs of the {kind_of_layer}")
@@ -196,7 +174,7 @@ def _read(path: Path, expected: str | None) -> tuple[dict[str, torch.Tensor], Ca
         "Put a whole copy in its place, or train the model again."
     )
     pool = ThreadPoolExecutor(1)
-    actual = pool.submit(checksum, path)
+    actual = pool.submit(files.checksum, path)
     pool.shutdown(wait=False)
 
     def whole() -> None:
@@ -289,9 +267,8 @@ def card_header(model: Embedder) -> dict[str, Any]:
     if metrics:
         about = {"name": data or "the user's images", "type": data or "images"}
         task = {"type": "image-feature-extraction", "name": "Image retrieval"}
-        header["model-index"] = [
-            {"name": model.name, "results": [{"task": task, "dataset": about, "metrics": metrics}]}
-        ]
+        rows = [{"task": task, "dataset": about, "metrics": metrics}]
+        header["model-index"] = [{"name": model.name, "results": rows}]
     return header
 
 

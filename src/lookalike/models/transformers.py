@@ -41,10 +41,7 @@ TWO_SIDED = {
 class TransformersBackbone(nn.Module):
     """A vision model of transformers; called on images it returns what the family pools itself, or all tokens.
 
-    Args:
-        network: The model of transformers.
-        size: Input size in pixels.
-        has_pooler: Whether the checkpoint has weights for the family's pooler.
+    ``has_pooler`` says whether the checkpoint has weights for the family's pooler.
     """
 
     def __init__(self, network: Any, size: int, *, has_pooler: bool = True) -> None:
@@ -53,11 +50,8 @@ class TransformersBackbone(nn.Module):
         config = network.config
         native = getattr(config, "image_size", None)
         native = native[0] if isinstance(native, (tuple, list)) else native
-        resize = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters and native not in (
-            None,
-            size,
-        )
-        self.options = {"interpolate_pos_encoding": True} if resize else {}
+        resizable = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
+        self.options = {"interpolate_pos_encoding": True} if resizable and native not in (None, size) else {}
         patch = getattr(config, "patch_size", None)
         with torch.inference_mode():
             hidden = network.eval()(torch.zeros(1, 3, size, size), **self.options).last_hidden_state
@@ -105,13 +99,9 @@ def create(config: Mapping[str, Any], size: int, tensors: Mapping[str, Tensor] |
                 network, has_pooler = kind(made), bool(config.get("has_pooler", True))
             else:
                 floats = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+                options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are named below
                 network, info = kind.from_pretrained(
-                    None,
-                    config=made,
-                    state_dict=floats,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # they are named below
-                    dtype=torch.float32,
+                    None, config=made, state_dict=floats, dtype=torch.float32, **options
                 )
                 missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
                 if wrong := missing or sorted(key for key, *_ in info["mismatched_keys"]):

@@ -29,20 +29,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lookalike.core import files
 from lookalike.core.device import CPU
 from lookalike.core.engine import Engine, check_versions
 from lookalike.core.errors import Exit, LookalikeError
-from lookalike.core.files import (
-    atomic_file,
-    check_format,
-    clean_folder,
-    hash_bytes,
-    read_json,
-    stamp,
-    to_json,
-    write_bytes,
-    write_json,
-)
 from lookalike.core.imports import package_versions
 from lookalike.core.locks import wait_for_lock
 from lookalike.core.progress import Progress, plural, say, warn
@@ -53,7 +43,7 @@ from lookalike.data.image_reader import REMOTE_READERS, DecodedImage, ReadFailur
 from lookalike.data.scan import changed_ns, kind_of
 from lookalike.models.embedder import Embedder
 from lookalike.models.inference import openvino_runtime, runtimes
-from lookalike.models.inference.inputs import ImageStream, is_table
+from lookalike.models.inference.inputs import ImageStream
 from lookalike.models.inference.runtime_base import RuntimeUnavailable
 
 PLAN, MANIFEST, MODEL = "plan.parquet", "manifest.json", "model"
@@ -70,10 +60,6 @@ class ShardsFailed(LookalikeError):
     """Shards that could not be embedded; all others are done."""
 
     exit_code = Exit.FAILED
-
-
-class SourceChanged(LookalikeError):
-    """An image is not the one of the plan."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +91,8 @@ class Job:
 
     def part_name(self, rows: pa.Table) -> str:
         """Return the file of a shard: a hash of what it is made from."""
-        text = json.dumps([self.settings, self.name, rows.column_names], sort_keys=True, default=to_json)
-        return f"part-{hash_bytes(text, *itertools.chain(*map(_column_bytes, rows.columns)))}.parquet"
+        text = json.dumps([self.settings, self.name, rows.column_names], sort_keys=True, default=files.to_json)
+        return f"part-{files.hash_bytes(text, *itertools.chain(*map(_column_bytes, rows.columns)))}.parquet"
 
 
 def _column_bytes(column: pa.ChunkedArray) -> Iterator[bytes]:
@@ -116,8 +102,7 @@ def _column_bytes(column: pa.ChunkedArray) -> Iterator[bytes]:
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         values = column.fill_null("" if pa.types.is_string(kind) else b"")
         yield pc.binary_length(values).to_numpy().tobytes()
-        joined = [chunk.cast(pa.binary()) for chunk in values.chunks]
-        yield b"".join(value for chunk in joined for value in chunk.to_pylist())
+        yield b"".join(values.cast(pa.binary()).to_pylist())
     elif pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         yield column.fill_null(0).to_numpy().tobytes()
     else:
@@ -145,7 +130,7 @@ def source_times(source: Any, table: Table) -> dict[str, int]:
 
     A folder changes with every image that comes or goes, so that those who share a plan need not scan for them.
     """
-    if is_table(source) or is_url(source) or is_url(table.root):
+    if not isinstance(source, (str, Path)) or is_url(source) or is_url(table.root):
         return {}
     top = Path(source).expanduser().absolute()
     places = {top}
@@ -234,17 +219,10 @@ def make_plan(
     Returns:
         The job, and the file of every shard.
     """
-    settings = {
-        "model": model.name,
-        "fingerprint": model.fingerprint(),
-        "dim": model.dim,
-        "precision": options["precision"],
-        "runtime": resolve_runtime(model, options["runtime"]),
-        "block": block,
-        "batch_size": options["batch_size"],
-        "decoder": DECODER,
-        "preprocess": model.preprocess.to_json(),
-    }
+    settings = {"model": model.name, "fingerprint": model.fingerprint(), "dim": model.dim}
+    settings |= {"precision": options["precision"], "runtime": resolve_runtime(model, options["runtime"])}
+    settings |= {"block": block, "batch_size": options["batch_size"], "decoder": DECODER}
+    settings |= {"preprocess": model.preprocess.to_json()}
     unused = set(LIBRARIES.values()) - {LIBRARIES.get(model.architecture.partition(":")[0])}
     versions = {name: value for name, value in package_versions().items() if name not in unused}
     root = None if table.root is None else str(table.root)
@@ -269,9 +247,9 @@ def write_plan(job: Job, parts: list[str], table: Table, times: dict[str, int], 
             if not same:
                 (dest / MANIFEST).unlink(missing_ok=True)  # of another plan
             about = {key: value for key, value in vars(job).items() if key not in ("dest", "device")}
-            text = json.dumps(stamp("vectors", about | {"parts": parts, "times": times}), default=to_json)
+            text = json.dumps(files.stamp("vectors", about | {"parts": parts, "times": times}), default=files.to_json)
             rows = table.arrow.replace_schema_metadata({b"lookalike": text.encode()})
-            with atomic_file(dest / PLAN) as part, part.open("wb") as file:
+            with files.atomic_file(dest / PLAN) as part, part.open("wb") as file:
                 pq.write_table(rows, file, row_group_size=_shards_of_group(job.block) * job.block)
         plan = read_plan(dest)
     assert plan is not None
@@ -287,7 +265,7 @@ def read_plan(dest: Path) -> Plan | None:
         return None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise LookalikeError(f"`{dest / PLAN}` is damaged: delete it, and embed again.") from error
-    about = check_format("vectors", document, dest / PLAN)
+    about = files.check_format("vectors", document, dest / PLAN)
     values = {name: about[name] for name in ("name", "root", "settings", "versions", "request")}
     return Plan(Job(str(dest), **values), about["parts"], about["times"], file)
 
@@ -309,17 +287,15 @@ class PlannedTable(Table):
     """The rows of a shard, whose files must be as they were when the plan was made."""
 
     def _open(self, i: int) -> BinaryIO:
-        file, local = super()._open(i), not (self.root is not None and is_url(self.root))
-        planned = [self._value(name, i) for name in ("size", "mtime_ns")]
-        if local:
-            status = os.fstat(file.fileno())
-            now = [status.st_size, changed_ns(status)]
-        else:  # storage tells the size with the object, the time only by another request
+        file, planned = super()._open(i), [self._value(name, i) for name in ("size", "mtime_ns")]
+        if is_url(self.root):  # storage tells the size with the object, the time only by another request
             now = [file.seek(0, io.SEEK_END), planned[1]]
             file.seek(0)
+        else:
+            now = [(status := os.fstat(file.fileno())).st_size, changed_ns(status)]
         if any(a is not None and a != b for a, b in zip(planned, now, strict=True)):
             file.close()
-            raise SourceChanged(
+            raise LookalikeError(
                 f"`{self._opened(i)}` changed after the plan was made: delete `{PLAN}` among the parts, and run the "
                 "same command again."
             )
@@ -327,12 +303,7 @@ class PlannedTable(Table):
 
 
 def embed_shard(job: Job, part: str, rows: bytes) -> dict[str, Any]:
-    """Embed one shard and write its part; runs on any node.
-
-    Args:
-        job: What all shards have in common.
-        part: Name of the file.
-        rows: The shard's rows of the table, as an Arrow stream.
+    """Embed one shard, whose rows are an Arrow stream, and write its part; runs on any node.
 
     Returns:
         File, number of vectors, checksum, and the unreadable images.
@@ -343,7 +314,7 @@ def embed_shard(job: Job, part: str, rows: bytes) -> dict[str, Any]:
     model = load_model(job.dest, job.settings["fingerprint"], job.device)
     images, vectors, failures = _compute(job, model, table)
     content = _part_bytes(job, table, images, vectors, failures)
-    write_bytes(location(job.dest) / part, content)
+    files.write_bytes(location(job.dest) / part, content)
     return describe_part(part, content, len(vectors), failures)
 
 
@@ -360,7 +331,7 @@ def _compute(
     def batches() -> Iterator[np.ndarray]:
         load = functools.partial(decode_row, table, min_side=side, preprocess=model.crop)
         pixels: list[np.ndarray] = []
-        workers = REMOTE_READERS if table.root is not None and is_url(table.root) else None
+        workers = REMOTE_READERS if is_url(table.root) else None
         for group, results in read_batches(load, groups, workers=workers, adaptive=workers is None):
             for row, result in zip(group, results, strict=True):
                 if isinstance(result, ReadFailure):
@@ -400,7 +371,7 @@ def _part_bytes(
     columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), dim)
     about = {key: job.settings[key] for key in ("model", "fingerprint", "precision", "preprocess")}
     about["unreadable"] = failures
-    metadata = {b"lookalike": json.dumps(about, default=to_json).encode()}
+    metadata = {b"lookalike": json.dumps(about, default=files.to_json).encode()}
     metadata[b"model_fingerprint"] = job.settings["fingerprint"].encode()
     file = io.BytesIO()
     pq.write_table(pa.table(columns, metadata=metadata), file, compression="zstd", write_page_checksum=True)
@@ -546,7 +517,7 @@ def _document(job: Job, documents: Sequence[dict[str, Any]]) -> dict[str, Any]:
     unreadable = [{**image, "file": one["file"]} for one in documents for image in one["unreadable"]]
     images = sum(one["rows"] for one in documents)
     facts = {"versions": job.versions, "images": images, "parts": parts, "unreadable": unreadable}
-    return stamp("vectors", {**job.settings, **facts})
+    return files.stamp("vectors", {**job.settings, **facts})
 
 
 def _close(dest: Path, document: dict[str, Any], planned: int) -> None:
@@ -558,8 +529,8 @@ def _close(dest: Path, document: dict[str, Any], planned: int) -> None:
         if re.fullmatch(r"part-[0-9a-f]{32}\.parquet", name) and name not in current:
             (dest / name).unlink(missing_ok=True)
     if not isinstance(dest, RemotePath):
-        clean_folder(dest)
-    write_json(dest / MANIFEST, document)
+        files.clean_folder(dest)
+    files.write_json(dest / MANIFEST, document)
 
 
 def read_manifest(dest: Path) -> dict[str, Any]:
@@ -569,7 +540,9 @@ def read_manifest(dest: Path) -> dict[str, Any]:
         LookalikeError: The job is not finished, or the manifest is damaged.
     """
     mend = "Run `lookalike embed` again."
-    return check_format("vectors", read_json(dest / MANIFEST, "manifest of vectors", mend=mend), dest / MANIFEST)
+    return files.check_format(
+        "vectors", files.read_json(dest / MANIFEST, "manifest of vectors", mend=mend), dest / MANIFEST
+    )
 
 
 def verify(dest: Path) -> dict[str, Any]:
