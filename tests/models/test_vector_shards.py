@@ -165,7 +165,7 @@ def test_a_plan_is_read_a_group_of_shards_at_a_time(
     assert plan is not None and (len(plan), len(plan.parts)) == (12, 3)
     assert [plan.rows(number).num_rows for number in range(3)] == [5, 5, 2] == [plan.count(n) for n in range(3)]
     plan.parts[1] = plan.parts[0]
-    with pytest.raises(LookalikeError, match="is damaged"):
+    with pytest.raises(LookalikeError, match="was replaced or is damaged"):
         plan.rows(1)
 
 

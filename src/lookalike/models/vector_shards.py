@@ -183,11 +183,18 @@ class Plan:
     def rows(self, number: int) -> pa.Table:
         """The rows of a shard, as they were when the plan was made."""
         group, place = divmod(number, _shards_of_group(self.job.block))
+        changed = LookalikeError(
+            f"`{location(self.job.dest) / PLAN}` was replaced or is damaged: run the same command again, and delete "
+            "the file first if that does not help."
+        )
         if self._group is None or self._group[0] != group:
-            self._group = (group, self.file.read_row_group(group).replace_schema_metadata(None))
+            try:
+                self._group = (group, self.file.read_row_group(group).replace_schema_metadata(None))
+            except (pa.ArrowException, OSError) as error:
+                raise changed from error
         rows = self._group[1].slice(place * self.job.block, self.job.block).combine_chunks()
         if self.job.part_name(rows) != self.parts[number]:
-            raise LookalikeError(f"`{location(self.job.dest) / PLAN}` is damaged: delete it, and embed again.")
+            raise changed
         return rows
 
     def table(self) -> pa.Table:
