@@ -155,11 +155,11 @@ def _timm_info(timm: Any, name: str) -> ModelInfo:
 
 def _downloaded() -> list[str]:
     """The models of the Hub in the local cache whose files are whole."""
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     with contextlib.suppress(CacheNotFound):
-        repositories = [one.repo_id for one in scan_cache_dir().repos if one.repo_type == "model"]
+        repositories = [one.repo_id for one in scan_cache_dir(constants.HF_HUB_CACHE).repos if one.repo_type == "model"]
         pairs = [(name, hub.cached(name)) for name in sorted(repositories)]
         return [name for name, folder in pairs if folder and pretrained_folder.is_whole(folder)]
     return []
