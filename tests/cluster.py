@@ -180,13 +180,37 @@ def versions(images: str, out: Path, model: str, folder: Path) -> dict[str, Any]
         return {"code": process.returncode, "text": answer[1]}
 
 
+def pipeline(images: str, out: Path, model: str) -> dict[str, Any]:
+    """`Embed` on Ray Data, as its documentation has it."""
+    import pyarrow as pa
+
+    from lookalike.integrations.ray import Embed
+
+    files = sorted(Path(images).glob("*.png"))
+    table = pa.table({"id": [file.name for file in files], "image": [file.read_bytes() for file in files]})
+    with raylets({}, {}):
+        import ray
+
+        ray.init(address=f"127.0.0.1:{PORT}", log_to_driver=False)
+        vectors = ray.data.from_arrow(table).map_batches(
+            Embed, fn_constructor_args=[model], fn_constructor_kwargs={"runtime": "torch"}, batch_format="pyarrow",
+            batch_size=16, concurrency=1, num_cpus=0.9,
+        )  # fmt: skip
+        vectors.drop_columns(["image"]).write_parquet(str(out))
+        ray.shutdown()
+    return {"images": len(files)}
+
+
+SCENARIOS = {"kills": kills, "pipeline": pipeline}
+
+
 def main() -> None:
     scenario, folder, images, model = sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     if not alone():
         raise SystemExit("no network namespace")
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "LOOKALIKE_THREADS": "1"}
     out = folder / "vectors"
-    done = kills(images, out, model) if scenario == "kills" else versions(images, out, model, folder)
+    done = versions(images, out, model, folder) if scenario == "versions" else SCENARIOS[scenario](images, out, model)
     print(json.dumps(done))
 
 

@@ -628,10 +628,12 @@ def _use_model(folder: Path) -> None:
 
 def _fit_model(folder: Path) -> None:
     from lookalike.core.files import checksum
+    from lookalike.models.inference.compiled_embedder import config_checksum
 
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
         config = json.loads((folder / "config.json").read_bytes())
         config["checksum"] = checksum(folder / "model.safetensors")
+        config["config_checksum"] = config_checksum(config)
         (folder / "config.json").write_text(json.dumps(config))
 
 

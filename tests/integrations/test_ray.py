@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 from tests.helpers import ROOT
@@ -81,6 +82,20 @@ def test_a_clock_that_is_wrong_changes_no_name_and_no_byte_of_a_part(
             la.embed(source=photos, out=f"{out}/", model=model, block=20, runtime="torch", progress=False)
         parts.append({path.name: path.read_bytes() for path in out.glob("part-*")})
     assert len(parts[0]) == 3 and parts[0] == parts[1] == parts[2]
+
+
+@pytest.mark.needs("cluster")
+def test_ray_data_writes_the_vectors_of_every_image(photos: Path, model: Path, tmp_path: Path) -> None:
+    (photos / "07.png").write_bytes(b"poison")
+    assert cluster("pipeline", tmp_path, photos, model) == {"images": 60}
+    table = pq.read_table(tmp_path / "vectors").sort_by("id")
+    assert table.column_names == ["id", "vector"]
+    assert table["id"].to_pylist() == [f"{number:02d}.png" for number in range(60)]
+    assert np.flatnonzero(table["vector"].is_null()).tolist() == [7], "what cannot be read has no vector"
+    files = [photos / name for name in table["id"].to_pylist() if name != "07.png"]
+    expected = la.Embedder.from_pretrained(model, device="cpu").encode(files, runtime="torch")
+    rows = np.stack(table["vector"].drop_null().to_pylist())
+    np.testing.assert_allclose(rows, expected, atol=1e-6)
 
 
 @pytest.mark.slow

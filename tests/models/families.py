@@ -27,7 +27,10 @@ CROP = {
     "crop_size": {"height": SIZE, "width": SIZE},
     "resample": 3,
 }
-CONVNEXT = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": SIZE}, "crop_pct": 0.875}
+DINO = {**CROP, "image_processor_type": "BitImageProcessor"}
+SWIN = {**SQUASH, "resample": 3}
+SIGLIP = {**SWIN, "image_processor_type": "SiglipImageProcessor"}
+CONVNEXT = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": SIZE}, "crop_pct": 0.8}
 NORM = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.25, 0.3]}
 
 
@@ -171,7 +174,7 @@ FAMILIES: dict[str, Family] = {
         ("own", "your own `nn.Module`", "lookalike", _own, True, "as you state it", "as you state it"),
         ("timm", "any timm model", "timm", _timm, True, "crop or squash", "the model's own"),
         ("open_clip", "any open_clip model", "open_clip", _open_clip, True, "crop or squash", "the image embedding"),
-        ("dinov2", "DINOv2", "transformers", _transformers("Dinov2", VIT, CROP), False, _CROP, "class token"),
+        ("dinov2", "DINOv2", "transformers", _transformers("Dinov2", VIT, DINO), False, _CROP, "class token"),
         (
             "dinov3",
             "DINOv3 ViT",
@@ -185,7 +188,7 @@ FAMILIES: dict[str, Family] = {
             "siglip",
             "SigLIP, SigLIP 2",
             "transformers",
-            _transformers("Siglip", {}, SQUASH, vision_config=VIT, text_config=TEXT),
+            _transformers("Siglip", {}, SIGLIP, vision_config=VIT, text_config=TEXT),
             True,
             _SQUASH,
             "attention pooling head",
@@ -225,7 +228,7 @@ FAMILIES: dict[str, Family] = {
             _transformers(
                 "Swin",
                 {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "image_size": SIZE},
-                SQUASH,
+                SWIN,
             ),
             True,
             _SQUASH,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -56,4 +57,13 @@ def test_a_damaged_conversion_is_left_to_the_model(model: Embedder, saved: Path)
     data = bytearray((path / "model.bin").read_bytes())
     data[len(data) // 2] ^= 0x40
     (path / "model.bin").write_bytes(data)
+    assert CompiledEmbedder.open(saved) is None
+
+
+def test_a_changed_configuration_is_left_to_the_model(model: Embedder, saved: Path) -> None:
+    openvino_runtime.convert(model, "embedding")
+    assert CompiledEmbedder.open(saved) is not None
+    config = json.loads((saved / "config.json").read_text())
+    config["preprocess"]["crop"] = 0.5
+    (saved / "config.json").write_text(json.dumps(config))
     assert CompiledEmbedder.open(saved) is None

@@ -16,6 +16,7 @@ from lookalike import LookalikeError
 from lookalike.core.files import FORMAT_VERSIONS
 from lookalike.core.run import Run
 from lookalike.models import Embedder
+from lookalike.models.inference.compiled_embedder import config_checksum
 from lookalike.models.prototypes import Prototypes, fold_projection
 from tests.helpers import make_image
 
@@ -125,6 +126,10 @@ def broken(saved: Path, how: str) -> str:
         config["head"] = 9
     elif how == "a key gone":
         del config["preprocess"]
+    elif how == "one digit":
+        config["preprocess"]["std"][1] += 0.1
+    if how in ("another head", "a key gone"):  # whoever wrote it also made its checksum
+        config["config_checksum"] = config_checksum(config)
     (saved / "config.json").write_text(json.dumps(config))
     weights = saved / "model.safetensors"
     if how == "truncated":
@@ -151,6 +156,7 @@ def broken(saved: Path, how: str) -> str:
         ("newer", "update lookalike"),
         ("another head", "weights do not match"),
         ("a key gone", "weights do not match"),
+        ("one digit", "`config.json` is incomplete or was changed"),
         ("truncated", "incomplete or was changed"),
         ("one bit", "incomplete or was changed"),
         ("header cut", "incomplete or was changed"),

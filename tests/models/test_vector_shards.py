@@ -95,6 +95,94 @@ def test_only_what_is_missing_or_changed_is_embedded_again(
     assert done.count == 12
 
 
+def test_processes_that_share_a_plan_notice_another_model_and_images_that_come_and_go(
+    model: Embedder, make: Callable[..., Embedder], folder: Path, files: list[Path], tmp_path: Path
+) -> None:
+    model.save_pretrained(tmp_path / "m")
+    options = {"source": folder, "out": tmp_path / "v", "model": tmp_path / "m"}
+    assert run(**options, shards="1/2").embedded == 1
+    assert run(**options, shards="2/2").embedded == 2
+    before = parts(tmp_path / "v")
+    shutil.copy(files[0], files[0].with_name("new.jpg"))
+    assert {run(**options, shards=f"{number}/2").parts for number in (1, 2)} == {1, 3}
+    assert json.loads((tmp_path / "v" / "manifest.json").read_text())["images"] == 13
+    files[0].with_name("new.jpg").unlink()
+    run(**options, shards="1/2"), run(**options, shards="2/2")
+    assert parts(tmp_path / "v") == before
+    model.set_random_head(8)
+    model.save_pretrained(tmp_path / "m")  # trained again in its place
+    run(**options, shards="1/2"), run(**options, shards="2/2")
+    manifest = json.loads((tmp_path / "v" / "manifest.json").read_text())
+    assert manifest["fingerprint"] == model.fingerprint() and not parts(tmp_path / "v").keys() & before.keys()
+
+
+def test_processes_that_share_a_plan_scan_once(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(folder, tmp_path / "v", model, shards="1/2")
+    monkeypatch.setattr("lookalike.data.read_table", lambda *_, **__: pytest.fail("scanned again"))
+    assert run(folder, tmp_path / "v", model, shards="2/2").count == 12
+
+
+def test_an_image_that_is_not_the_one_of_the_plan_is_refused(
+    model: Embedder, folder: Path, files: list[Path], tmp_path: Path
+) -> None:
+    run(folder, tmp_path / "v", model, shards="1/2")
+    files[-1].write_bytes(files[0].read_bytes())  # in its place: the folder does not change
+    with pytest.raises(vector_shards.ShardsFailed, match=r"changed after the plan was made: delete `plan.parquet`"):
+        run(folder, tmp_path / "v", model, shards="2/2")
+    assert not (tmp_path / "v" / "manifest.json").exists()
+    (tmp_path / "v" / "plan.parquet").unlink()
+    run(folder, tmp_path / "v", model, shards="1/2"), run(folder, tmp_path / "v", model, shards="2/2")
+    vectors = {row["id"]: row["vector"] for path in sorted((tmp_path / "v").glob("part-*"))
+               for row in pq.read_table(path).to_pylist()}  # fmt: skip
+    first, last = (next(v for k, v in vectors.items() if k.endswith(f"/{files[i].name}") and files[i].parent.name in k)
+                   for i in (0, -1))  # fmt: skip
+    np.testing.assert_allclose(first, last, atol=1e-6)
+
+
+def test_a_part_is_named_by_the_batch_size_too(model: Embedder, folder: Path, tmp_path: Path) -> None:
+    names = [run(folder, tmp_path / str(size), model, batch_size=size) and parts(tmp_path / str(size)).keys()
+             for size in (2, 3)]  # fmt: skip
+    assert not names[0] & names[1]
+
+
+def test_a_plan_is_read_a_group_of_shards_at_a_time(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vector_shards, "GROUP_ROWS", 2)  # of one shard each
+    read = pq.ParquetFile.read_row_group
+    groups: list[int] = []
+
+    def note(file: pq.ParquetFile, number: int) -> Any:
+        groups.append(number)
+        return read(file, number)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", note)
+    run(folder, tmp_path / "v", model, shards="2/3")
+    assert groups == [1]
+    plan = vector_shards.read_plan(tmp_path / "v")
+    assert plan is not None and (len(plan), len(plan.parts)) == (12, 3)
+    assert [plan.rows(number).num_rows for number in range(3)] == [5, 5, 2] == [plan.count(n) for n in range(3)]
+    plan.parts[1] = plan.parts[0]
+    with pytest.raises(LookalikeError, match="was replaced or is damaged"):
+        plan.rows(1)
+
+
+def test_ids_that_occur_twice_fail_the_check(
+    model: Embedder, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(folder, tmp_path / "v", model)
+    monkeypatch.setattr(vector_shards, "_hashes", lambda rows: np.zeros(len(rows), np.int64))
+    assert vector_shards.verify(tmp_path / "v")["images"] == 12, "equal hashes alone are no fault"
+    monkeypatch.undo()
+    manifest = json.loads((tmp_path / "v" / "manifest.json").read_text())
+    manifest["parts"].append(manifest["parts"][2])
+    (tmp_path / "v" / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(vector_shards.ShardsFailed, match="2 ids occur in several parts"):
+        vector_shards.verify(tmp_path / "v")
+
+
 def test_a_damaged_part_fails_the_check_and_is_named(model: Embedder, folder: Path, tmp_path: Path, cli: Any) -> None:
     out = tmp_path / "v"
     run(folder, out, model)

@@ -28,14 +28,15 @@ def test_a_model(tmp_path: Path, model: Path) -> None:
 
 def test_a_model_with_the_weights_of_another(tmp_path: Path, models: Path) -> None:
     from lookalike.core.files import checksum, read_json, write_json
+    from lookalike.models.inference.compiled_embedder import config_checksum
 
     copy = Path(shutil.copytree(models / "first", tmp_path / "model"))
     other = Embedder.from_pretrained(models / "first")
     next(other.backbone.parameters()).data.add_(1)
     other.save_pretrained(tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", copy)
-    config = read_json(copy / "config.json")
-    write_json(copy / "config.json", {**config, "checksum": checksum(copy / "model.safetensors")})
+    config = {**read_json(copy / "config.json"), "checksum": checksum(copy / "model.safetensors")}
+    write_json(copy / "config.json", {**config, "config_checksum": config_checksum(config)})
     with pytest.raises(la.LookalikeError, match="not those that it was saved with"):
         la.verify(index=copy)
 

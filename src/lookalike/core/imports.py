@@ -17,7 +17,10 @@ from typing import Any
 
 _LIBRARIES: list[Any] = []  # a torch Library is undone when it is garbage-collected
 _IMPORT_LOCK = threading.Lock()
-_PACKAGES = ("lookalike", "torch", "timm", "numpy", "openvino", "pytorch-metric-learning")
+_PACKAGES = (
+    *("lookalike", "torch", "timm", "numpy", "openvino", "pytorch-metric-learning"),
+    *("pillow", "simplejpeg", "onnxruntime", "transformers", "open-clip-torch"),
+)
 
 
 def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -96,9 +96,8 @@ class Embed:
         rows = np.full((len(images), self.model.dim), np.nan, np.float32)
         missing = np.ones(len(images), bool)
         if images:
-            vectors, failures = self.model.encode(
-                images, on_error="skip", batch_size=self.batch_size, runtime=self.runtime
-            )
+            options: dict[str, Any] = {"batch_size": self.batch_size, "runtime": self.runtime}
+            vectors, failures = self.model.encode(images, on_error="skip", **options)
             if failures and self.on_error == "raise":
                 raise LookalikeError(f"Image {failures[0].index} of a batch cannot be read: {failures[0].reason}.")
             missing[:] = np.isin(np.arange(len(images)), [failure.index for failure in failures])

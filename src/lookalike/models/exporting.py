@@ -96,24 +96,14 @@ def export(
             )
         count = part.stat().st_size
     say(f"{out}: {format_bytes(count)}; largest difference to torch {difference:.1e} (allowed: {tolerance:.0e}).")
-    return ExportResult(
-        out=out.as_posix(),
-        bytes=count,
-        size=model.preprocess.size,
-        dim=model.dim,
-        opset=onnx_runtime.OPSET,
-        difference=difference,
-        tolerance=tolerance,
-        fingerprint=model.fingerprint(),
-    )
+    facts = (count, model.preprocess.size, model.dim, onnx_runtime.OPSET, difference, tolerance, model.fingerprint())
+    return ExportResult(out.as_posix(), *facts)
 
 
 def _metadata(model: Embedder) -> dict[str, str]:
     """What somebody who has only the file needs to know."""
     return {
-        "lookalike": __version__,
-        "model": model.name,
-        "architecture": model.architecture,
+        **{"lookalike": __version__, "model": model.name, "architecture": model.architecture},
         "fingerprint": model.fingerprint(),
         "preprocess": json.dumps(model.preprocess.to_json()),
         "input": "pixels: uint8, batch × size × size × 3, RGB, after resize and center crop; not normalized",

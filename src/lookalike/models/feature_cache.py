@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,12 +13,10 @@ from lookalike.core import artifacts, seeds
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import require_space, reserve_space
 from lookalike.core.progress import Progress
+from lookalike.data import Table
 from lookalike.data.decoding import DECODER
+from lookalike.models.embedder import Embedder
 from lookalike.models.inference.runtime_base import GRAPH_VERSION
-
-if TYPE_CHECKING:
-    from lookalike.data import Table
-    from lookalike.models.embedder import Embedder
 
 BLOCK = 1024  # rows computed and written at a time
 
@@ -59,16 +57,9 @@ def features_for(
     if not len(table):
         raise LookalikeError(f"The table `{table.name}` has no rows to compute features of.")
     views = list(views) if views is not None else [None]
-    key = {
-        "model": model.fingerprint(layer),
-        "layer": layer,
-        "table": table.fingerprint(),
-        "views": [None if view is None else view.to_json() for view in views],
-        "seed": seed,
-        "runtime": "torch",
-        "decoder": DECODER,
-        "graph": GRAPH_VERSION,
-    }
+    key: dict[str, Any] = {"model": model.fingerprint(layer), "layer": layer, "table": table.fingerprint()}
+    key |= {"views": [None if view is None else view.to_json() for view in views], "seed": seed}
+    key |= {"runtime": "torch", "decoder": DECODER, "graph": GRAPH_VERSION}
     path = artifacts.artifact("features", key, group=table.fingerprint())
     fill = partial(_compute, key=key, model=model, table=table, views=views, progress=progress)
     artifacts.folder(path, fill, about={**key, "name": table.name})
@@ -85,14 +76,8 @@ def _compute(
         for number, view in enumerate(views):
             for start in range(0, count, BLOCK):
                 rows = table.take(np.arange(start, min(start + BLOCK, count)))
-                block = model.features(
-                    rows,
-                    layer=key["layer"],
-                    view=view,
-                    seed=seeds.derive(key["seed"], "view", number, start),
-                    runtime=key["runtime"],
-                    progress=bar,
-                )
+                options = {"layer": key["layer"], "runtime": key["runtime"], "view": view, "progress": bar}
+                block = model.features(rows, seed=seeds.derive(key["seed"], "view", number, start), **options)
                 if out is None:
                     shape = (len(views), count, *block.shape[1:])
                     require_space(folder, int(np.prod(shape)) * block.itemsize, "The feature cache")

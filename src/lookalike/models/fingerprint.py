@@ -11,14 +11,10 @@ from torch import Tensor
 
 
 class Snapshot:
-    """The state of a set of tensors, compared without reading their contents.
+    """The state of a set of tensors and a text on what else decides the result, compared without reading contents.
 
     torch counts writes to a tensor, except those through ``.data``: the first element of each tensor is stored too.
     Weak references distinguish a new tensor from an old one at the same address.
-
-    Args:
-        description: What besides the tensors decides the result, as text.
-        tensors: The tensors.
 
     Example:
         >>> x = torch.zeros(3)

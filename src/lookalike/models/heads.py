@@ -57,9 +57,7 @@ def random_head(in_features: int, dim: int, seed: int = 0) -> nn.Linear:
 
 def _linear(weight: Tensor, bias: Tensor) -> nn.Linear:
     head = nn.Linear(weight.shape[1], weight.shape[0])
-    with torch.no_grad():
-        head.weight.copy_(weight)
-        head.bias.copy_(bias)
+    head.load_state_dict({"weight": weight, "bias": bias})
     return head
 
 
@@ -120,12 +118,9 @@ def make_norm(name: str, dim: int, *, reference_batch: int | None = None) -> nn.
         >>> norm_name(make_norm("ln", 8))
         'ln'
     """
-    choose(name, NORM_NAMES, "a norm layer")
-    if name == "bn":
-        return nn.BatchNorm1d(dim)
-    if name == "mbn":
+    if choose(name, NORM_NAMES, "a norm layer") == "mbn":
         return MomentumBatchNorm(dim, reference_batch=reference_batch)
-    return nn.LayerNorm(dim) if name == "ln" else nn.Identity()
+    return {"bn": nn.BatchNorm1d, "ln": nn.LayerNorm, "none": nn.Identity}[name](dim)
 
 
 def norm_name(norm: nn.Module) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import yaml
@@ -17,39 +18,23 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from lookalike._version import __version__
-from lookalike.core import artifacts, folders
+from lookalike.core import artifacts, files, folders
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import (
-    atomic_folder,
-    check_format,
-    checksum,
-    hash_bytes,
-    read_json,
-    recover_folder,
-    stamp,
-    write_json,
-    write_text,
-)
 from lookalike.core.locks import wait_for_lock
 from lookalike.core.run import Run
 from lookalike.core.storage import Mirror, is_url, location
 from lookalike.data.decoding import Preprocess
 from lookalike.models import backbones, hub, open_clip, pretrained_folder
+from lookalike.models.embedder import Embedder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
+from lookalike.models.inference.compiled_embedder import config_checksum, read_config
 from lookalike.models.prototypes import Prototypes
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
 
 CONFIG, WEIGHTS, CARD, MODULES = "config.json", "model.safetensors", "README.md", "modules.json"
 LOCAL = "local-dir:"
 # What sentence-transformers loads the folder with.
-SENTENCE_TRANSFORMERS = {
-    "idx": 0,
-    "name": "0",
-    "path": "",
-    "type": "lookalike.integrations.sentence_transformers.LookalikeModule",
-}
+MODULE = "lookalike.integrations.sentence_transformers.LookalikeModule"
+SENTENCE_TRANSFORMERS = {"idx": 0, "name": "0", "path": "", "type": MODULE}
 
 
 def check_name(model: object) -> None:
@@ -67,7 +52,7 @@ def _fetched(url: Path) -> Path:
     place = tree / "model" if (tree / "model" / CONFIG).is_file() else tree
     if not (place / CONFIG).is_file():
         raise LookalikeError(f"There is no model folder at `{url}`.")
-    local = folders.cache("models") / hash_bytes(str(url)) / "model"
+    local = folders.cache("models") / files.hash_bytes(str(url)) / "model"
     local.parent.mkdir(parents=True, exist_ok=True)
     with wait_for_lock(local.parent / ".lock"):
         artifacts.hold(local)
@@ -97,7 +82,7 @@ def find(name_or_path: str | Path) -> Path | None:
                     return model
             raise LookalikeError(f"The run `{path}` has no model yet: let it finish, or resume it with --resume.")
         if not path.exists():
-            recover_folder(path)
+            files.recover_folder(path)
         if (path / CONFIG).is_file() or (path.is_dir() and str(name_or_path) not in backbones.BUILTIN):
             return path
     if hub.is_id(name_or_path):
@@ -119,51 +104,44 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
             f"`{model.name}` is a network of your own, which could not be loaded again: tell how to make it, with "
             'Embedder(module, preprocess, factory="package.module:function").'
         )
-    config = stamp(
-        "model",
-        {
-            "name": model.name,
-            "architecture": model.architecture,
-            **({"architecture_config": model.architecture_config} if model.architecture_config else {}),
-            "pooling": model.pooling.name,
-            "head": model.dim if isinstance(model.head, nn.Linear) else None,
-            **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
-            "norm": norm_name(model.norm),
-            "classes": model.classifier.out_features if model.classifier is not None else None,
-            "preprocess": model.preprocess.to_json(),
-            "fingerprint": model.fingerprint(),
-            "parent": model.parent,
-            "card": model.card,
-            "lookalike": __version__,
-            "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        },
-    )
+    document = {
+        "name": model.name,
+        "architecture": model.architecture,
+        **({"architecture_config": model.architecture_config} if model.architecture_config else {}),
+        "pooling": model.pooling.name,
+        "head": model.dim if isinstance(model.head, nn.Linear) else None,
+        **({"head_blocks": model.head.blocks} if isinstance(model.head, BlockLinear) else {}),
+        "norm": norm_name(model.norm),
+        "classes": model.classifier.out_features if model.classifier is not None else None,
+        "preprocess": model.preprocess.to_json(),
+        "fingerprint": model.fingerprint(),
+        "parent": model.parent,
+        "card": model.card,
+        "lookalike": __version__,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    config = files.stamp("model", document)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    with atomic_folder(path) as part:
+    with files.atomic_folder(path) as part:
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
-        write_json(part / CONFIG, {**config, "checksum": checksum(part / WEIGHTS)})
-        write_text(part / CARD, render_card(model, config))
-        write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
+        config = json.loads(json.dumps({**config, "checksum": files.checksum(part / WEIGHTS)}, default=files.to_json))
+        files.write_json(part / CONFIG, {**config, "config_checksum": config_checksum(config)})
+        files.write_text(part / CARD, render_card(model, config))
+        files.write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
 
 
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:
     """Read a model folder, with another pooling or input size if given; the model is on the CPU."""
     if not (path / CONFIG).is_file():
         raise LookalikeError(f"`{path}` is not a model folder: there is no `{CONFIG}` in it.")
-    config = check_format("model", read_json(path / CONFIG, "model's configuration"), path)
+    config = read_config(path)
     tensors, whole = _read(path / WEIGHTS, config.get("checksum"))
     try:
         preprocess = Preprocess.from_json({**config["preprocess"], **({"size": size} if size else {})})
-        model = kind(
-            backbones.create_backbone(config["architecture"], preprocess.size, config.get("architecture_config")),
-            preprocess,
-            name=config["name"],
-            architecture=config["architecture"],
-            architecture_config=config.get("architecture_config"),
-            pooling=pooling or config["pooling"],
-            card=config["card"],
-            parent=config["parent"],
-        )
+        about = {name: config[name] for name in ("name", "architecture", "card", "parent")}
+        about |= {"architecture_config": config.get("architecture_config"), "pooling": pooling or config["pooling"]}
+        backbone = backbones.create_backbone(about["architecture"], preprocess.size, about["architecture_config"])
+        model = kind(backbone, preprocess, **about)
         for name, kind_of_layer in (("head", "head"), ("classes", "classifier")):
             if config[name] and config[name] != len(tensors[f"{kind_of_layer}.weight"]):  # before its memory is taken
                 raise ValueError(f"{config[name]} outputs of the {kind_of_layer}")
@@ -197,7 +175,7 @@ def _read(path: Path, expected: str | None) -> tuple[dict[str, torch.Tensor], Ca
         "Put a whole copy in its place, or train the model again."
     )
     pool = ThreadPoolExecutor(1)
-    actual = pool.submit(checksum, path)
+    actual = pool.submit(files.checksum, path)
     pool.shutdown(wait=False)
 
     def whole() -> None:
@@ -219,54 +197,48 @@ def render_card(model: Embedder, config: Mapping[str, Any]) -> str:
     ``model.card`` may hold ``description``, ``data``, ``method``, ``results``, ``limits`` and ``license``.
     """
     card, pre = model.card, model.preprocess
-    lines = [
-        "---",
-        yaml.safe_dump(card_header(model), sort_keys=False, allow_unicode=True).rstrip(),
-        "---",
-        "",
-        f"# {model.name}",
-        "",
-        card.get("description")
-        or f"Embeds an image as a vector of {model.dim} dimensions; similar images have similar vectors.",
-        "",
-        "```python",
-        "import lookalike as la",
-        "",
-        'model = la.Embedder.from_pretrained("path/to/this/folder")',
-        'vectors = model.encode(["a.jpg", "b.jpg"])',
-        "model.similarity(vectors, vectors)",
-        "```",
-        "",
-        "## Measured results",
-        "",
-        *_results(card.get("results")),
-        "",
-        "## Model",
-        "",
-        *_table(
-            ["part", "value"],
-            [
-                ["backbone", f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})"],
-                ["pooling", model.pooling.name],
-                ["embedding", f"{model.dim} dimensions, unit length, cosine similarity"],
-                [
-                    "images",
-                    f"{pre.size} × {pre.size} px, {'squashed' if pre.squash else f'center crop {pre.crop:g}'}, "
-                    f"{pre.interpolation}",
-                ],
-                ["normalization", f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}"],
-                *[[key, _cell(card[key])] for key in ("data", "method") if card.get(key)],
-                ["fingerprint", f"`{config['fingerprint']}`"],
-                *([["derived from", f"`{model.parent}`"]] if model.parent else []),
-                ["written by", f"lookalike {config['lookalike']}, format {config['format']}"],
-            ],
-        ),
-        "",
-    ]
-    if card.get("limits"):
-        lines += ["## Limits", "", str(card["limits"]), ""]
-    lines += ["## License", "", card.get("license") or "The license of these weights is unknown.", ""]
-    return "\n".join(lines)
+    described = f"Embeds an image as a vector of {model.dim} dimensions; similar images have similar vectors."
+    limits = f"## Limits\n\n{card['limits']}\n\n" if card.get("limits") else ""
+    crop = "squashed" if pre.squash else f"center crop {pre.crop:g}"
+    parts = {
+        "backbone": f"`{model.architecture}` ({card.get('backbone', 'source of the weights unknown')})",
+        "pooling": model.pooling.name,
+        "embedding": f"{model.dim} dimensions, unit length, cosine similarity",
+        "images": f"{pre.size} × {pre.size} px, {crop}, {pre.interpolation}",
+        "normalization": f"mean {_numbers(pre.mean)}, standard deviation {_numbers(pre.std)}",
+        **{key: _cell(card[key]) for key in ("data", "method") if card.get(key)},
+        "fingerprint": f"`{config['fingerprint']}`",
+        **({"derived from": f"`{model.parent}`"} if model.parent else {}),
+        "written by": f"lookalike {config['lookalike']}, format {config['format']}",
+    }
+    return f"""---
+{yaml.safe_dump(card_header(model), sort_keys=False, allow_unicode=True).rstrip()}
+---
+
+# {model.name}
+
+{card.get("description") or described}
+
+```python
+import lookalike as la
+
+model = la.Embedder.from_pretrained("path/to/this/folder")
+vectors = model.encode(["a.jpg", "b.jpg"])
+model.similarity(vectors, vectors)
+```
+
+## Measured results
+
+{_results(card.get("results"))}
+
+## Model
+
+{_table(["part", "value"], parts.items())}
+
+{limits}## License
+
+{card.get("license") or "The license of these weights is unknown."}
+"""
 
 
 def card_header(model: Embedder) -> dict[str, Any]:
@@ -296,26 +268,24 @@ def card_header(model: Embedder) -> dict[str, Any]:
     if metrics:
         about = {"name": data or "the user's images", "type": data or "images"}
         task = {"type": "image-feature-extraction", "name": "Image retrieval"}
-        header["model-index"] = [
-            {"name": model.name, "results": [{"task": task, "dataset": about, "metrics": metrics}]}
-        ]
+        rows = [{"task": task, "dataset": about, "metrics": metrics}]
+        header["model-index"] = [{"name": model.name, "results": rows}]
     return header
 
 
-def _results(results: Any) -> list[str]:
+def _results(results: Any) -> str:
     if not results:
-        return ["This model has not been evaluated yet; run `lookalike evaluate`."]
+        return "This model has not been evaluated yet; run `lookalike evaluate`."
     if isinstance(results, Mapping):
         return _table(["metric", "value"], [[key, _cell(value)] for key, value in results.items()])
     columns = list(dict.fromkeys(key for row in results for key in row))
     return _table(columns, [[_cell(row.get(key, "")) for key in columns] for row in results])
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return [line(columns), line(["---"] * len(columns)), *map(line, rows)]
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in row] for row in [columns, *rows]]
+    lines = [f"| {' | '.join(row)} |" for row in cells]
+    return "\n".join([lines[0], f"| {' | '.join(['---'] * len(columns))} |", *lines[1:]])
 
 
 def _cell(value: Any) -> str:

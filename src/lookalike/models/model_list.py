@@ -66,18 +66,12 @@ class ModelList:
 
     def __str__(self) -> str:
         head = ("model", "size", "input", "dim", "license", "here", "images/s")
-        body = [
-            (
-                one.name,
-                format_bytes(one.bytes),
-                f"{one.size} px{', squashed' if one.squash else ''}",
-                str(one.dim),
-                one.license if len(one.license) <= 24 else one.license[:23] + "…",
-                "yes" if one.here else "no",
-                f"{one.images_per_second:,.0f}" if one.images_per_second else "–",
-            )
-            for one in self.models
-        ]
+        body = []
+        for one in self.models:
+            license = one.license if len(one.license) <= 24 else one.license[:23] + "…"
+            speed = f"{one.images_per_second:,.0f}" if one.images_per_second else "–"
+            facts = (f"{one.size} px{', squashed' if one.squash else ''}", str(one.dim), license)
+            body.append((one.name, format_bytes(one.bytes), *facts, "yes" if one.here else "no", speed))
         return "\n".join([*text_table(head, body), *(f"Left out: {text}" for text in self.unreadable)])
 
 
@@ -103,7 +97,8 @@ def list_models(*, pattern: str | None = None, measure: bool = True, progress: b
         'efficientnet_lite0'
     """
     here = [(name, "built in") for name in backbones.BUILTIN]
-    here += [(folder.name, "run") for folder in _runs()] + [(name, "Hub") for name in _downloaded()]
+    runs = [path for path in sorted(folders.runs().glob("*")) if Run.is_run(path) and (path / "model").is_dir()]
+    here += [(path.name, "run") for path in runs] + [(name, "Hub") for name in _downloaded()]
     models, unreadable = [], []
     with Progress("Measuring models", len(here), shown=progress) as bar:
         for name, source in here:
@@ -158,17 +153,13 @@ def _timm_info(timm: Any, name: str) -> ModelInfo:
     return ModelInfo(name, "timm", count, pre.size, pre.squash, int(model.num_features), license, here)
 
 
-def _runs() -> list[Path]:
-    return [path for path in sorted(folders.runs().glob("*")) if Run.is_run(path) and (path / "model").is_dir()]
-
-
 def _downloaded() -> list[str]:
     """The models of the Hub in the local cache whose files are whole."""
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import constants, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
     with contextlib.suppress(CacheNotFound):
-        repositories = [one.repo_id for one in scan_cache_dir().repos if one.repo_type == "model"]
+        repositories = [one.repo_id for one in scan_cache_dir(constants.HF_HUB_CACHE).repos if one.repo_type == "model"]
         pairs = [(name, hub.cached(name)) for name in sorted(repositories)]
         return [name for name, folder in pairs if folder and pretrained_folder.is_whole(folder)]
     return []

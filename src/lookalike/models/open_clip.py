@@ -35,11 +35,9 @@ class OpenClipBackbone(nn.Module):
             raise LookalikeError(f"The model `{name}` pads images to a square, which lookalike cannot do.")
         self.pretrained_cfg = {
             "input_size": (3, *(size if isinstance(size, (tuple, list)) else (size, size))),
-            "crop_pct": 1.0,
             "crop_mode": "squash" if config.get("resize_mode") == "squash" else "center",
             "interpolation": config.get("interpolation", "bicubic"),
-            "mean": config["mean"],
-            "std": config["std"],
+            **{"crop_pct": 1.0, "mean": config["mean"], "std": config["std"]},
         }
 
     def forward(self, images: Tensor) -> Tensor:
@@ -53,11 +51,6 @@ class OpenClipBackbone(nn.Module):
         tokens = open_clip.get_tokenizer(self.clip_name)(list(texts))
         features: Tensor = self.clip.encode_text(tokens.to(next(self.parameters()).device))
         return features
-
-
-def is_open_clip(name: str) -> bool:
-    """Whether a model name is one of open_clip."""
-    return name.startswith(PREFIX)
 
 
 def split_name(name: str) -> tuple[str, str | None]:

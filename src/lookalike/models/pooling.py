@@ -67,13 +67,11 @@ class Pooling(nn.Module):
             x = x[:, self.prefix :]
         else:
             dims = (1, 2) if self.channels_last else (2, 3)
-        if self.name == "avg":
-            return x.mean(dims)
-        if self.name == "max":
-            return x.amax(dims)
+        if self.name == "gem":
+            return gem(x, dims)
         if self.name == "avgmax":
             return 0.5 * (x.mean(dims) + x.amax(dims))
-        return gem(x, dims)
+        return x.mean(dims) if self.name == "avg" else x.amax(dims)
 
     def extra_repr(self) -> str:
         return self.name

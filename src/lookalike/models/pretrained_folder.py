@@ -74,17 +74,13 @@ def load(folder: Path, name: str, *, size: int | None = None, prefer_open_clip: 
     if family == "sentence_transformers" or (family == "transformers" and (folder / "modules.json").is_file()):
         part, pooling = _sentence_transformers(folder)
         family = kind(part)
-    if family == "timm":
-        loaded = _timm(part, name, size)
-    elif family == "open_clip":
-        loaded = _open_clip(part, name, size)
-    elif family == "transformers":
-        loaded = _transformers(part, size)
-    else:
+    loader = {"timm": _timm, "open_clip": _open_clip, "transformers": _transformers}.get(family or "")
+    if loader is None:
         raise LookalikeError(
             f"`{folder}` is not a model: it holds none of lookalike, timm, open_clip, transformers or "
             "sentence-transformers (config.json and weights)."
         )
+    loaded = loader(part, name, size)
     stated = _license(folder) or (loaded.license if family == "timm" else "")
     loaded.license = stated or "The files of this model state no license."
     loaded.source, loaded.pooling = f"{family} {name}", pooling
@@ -101,10 +97,8 @@ def _timm(folder: Path, name: str, size: int | None) -> LoadedBackbone:
     model = backbones.create_backbone(config["architecture"], size, options or None)
     model.pretrained_cfg = {**(model.pretrained_cfg or {}), **stated}
     backbones.load_weights(model, _file(folder, "timm"), name)
-    license = str(stated.get("license") or "")
-    return LoadedBackbone(
-        model.eval(), config["architecture"], backbones.preprocess_of(model, size), license, "", options or None
-    )
+    license, pre = str(stated.get("license") or ""), backbones.preprocess_of(model, size)
+    return LoadedBackbone(model.eval(), config["architecture"], pre, license, "", options or None)
 
 
 def _open_clip(folder: Path, name: str, size: int | None) -> LoadedBackbone:
@@ -115,7 +109,7 @@ def _open_clip(folder: Path, name: str, size: int | None) -> LoadedBackbone:
     return LoadedBackbone(model.eval(), architecture, backbones.preprocess_of(model, size), "", "", config)
 
 
-def _transformers(folder: Path, size: int | None) -> LoadedBackbone:
+def _transformers(folder: Path, name: str, size: int | None) -> LoadedBackbone:
     config = read_json(folder / CONFIG, "model's configuration")
     transformers.check_family(config)
     described = next((folder / name for name in PREPROCESS if (folder / name).is_file()), None)

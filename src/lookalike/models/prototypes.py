@@ -91,7 +91,7 @@ class Prototypes(nn.Module):
             margin = best.values[:, 0] - best.values[:, -1]
             parts.append((best.indices[:, 0], best.values[:, 0], margin))
         if not parts:
-            return Assignment(np.empty(0, np.int64), np.empty(0, np.float32), np.empty(0, np.float32))
+            return Assignment(np.empty(0, np.int64), *(np.empty((2, 0), np.float32)))
         return Assignment(*(torch.cat(column).cpu().numpy() for column in zip(*parts, strict=True)))
 
     def select_used(self, features: np.ndarray, min_images: int = 2) -> Prototypes:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,11 @@ from lookalike.data.decoding import Preprocess
 
 PREFIX = "transformers:"
 RESAMPLING = {1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+# Mean and standard deviation of image processors, where the file states none.
+NORMS = (
+    (("CLIP", "Bit", "ChineseCLIP"), ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))),
+    (("Levit", "PoolFormer", "Pvt", "Segformer"), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))),
+)
 IRRELEVANT = ("architectures", "_name_or_path", "transformers_version", "id2label", "label2id", "dtype", "torch_dtype")
 NOT_ONE_SIZE = ("siglip2", "siglip2_vision_model")
 # Models of images and texts, of which the image side is loaded; the classes that project into the common space.
@@ -34,10 +41,7 @@ TWO_SIDED = {
 class TransformersBackbone(nn.Module):
     """A vision model of transformers; called on images it returns what the family pools itself, or all tokens.
 
-    Args:
-        network: The model of transformers.
-        size: Input size in pixels.
-        has_pooler: Whether the checkpoint has weights for the family's pooler.
+    ``has_pooler`` says whether the checkpoint has weights for the family's pooler.
     """
 
     def __init__(self, network: Any, size: int, *, has_pooler: bool = True) -> None:
@@ -46,11 +50,8 @@ class TransformersBackbone(nn.Module):
         config = network.config
         native = getattr(config, "image_size", None)
         native = native[0] if isinstance(native, (tuple, list)) else native
-        resize = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters and native not in (
-            None,
-            size,
-        )
-        self.options = {"interpolate_pos_encoding": True} if resize else {}
+        resizable = "interpolate_pos_encoding" in inspect.signature(network.forward).parameters
+        self.options = {"interpolate_pos_encoding": True} if resizable and native not in (None, size) else {}
         patch = getattr(config, "patch_size", None)
         with torch.inference_mode():
             hidden = network.eval()(torch.zeros(1, 3, size, size), **self.options).last_hidden_state
@@ -98,13 +99,9 @@ def create(config: Mapping[str, Any], size: int, tensors: Mapping[str, Tensor] |
                 network, has_pooler = kind(made), bool(config.get("has_pooler", True))
             else:
                 floats = {key: value.float() if value.is_floating_point() else value for key, value in tensors.items()}
+                options = {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are named below
                 network, info = kind.from_pretrained(
-                    None,
-                    config=made,
-                    state_dict=floats,
-                    output_loading_info=True,
-                    ignore_mismatched_sizes=True,  # they are named below
-                    dtype=torch.float32,
+                    None, config=made, state_dict=floats, dtype=torch.float32, **options
                 )
                 missing = sorted(key for key in info["missing_keys"] if not key.startswith("pooler."))
                 if wrong := missing or sorted(key for key, *_ in info["mismatched_keys"]):
@@ -135,36 +132,62 @@ def stored_config(config: Mapping[str, Any], backbone: TransformersBackbone) -> 
 def preprocess(document: Mapping[str, Any], size: int | None = None) -> Preprocess:
     """The preprocessing of a ``preprocessor_config.json``: whether it crops or squashes, and to which size.
 
+    Args:
+        document: Content of the file; what it leaves out is as the class that it names has it.
+        size: Input size in pixels; the file's own without it.
+
+    Raises:
+        LookalikeError: If it is none that crops or squashes to a fixed square.
+
     Example:
         >>> preprocess({"size": {"height": 224, "width": 224}, "resample": 2}).squash
         True
     """
-    document = document.get("image_processor", document)
+    document = {key: value for key, value in document.get("image_processor", document).items() if value is not None}
+    kind = str(document.get("image_processor_type") or document.get("feature_extractor_type") or "ViT")
+    kind = re.split("ImageProcessor|FeatureExtractor", kind)[0]
+    crops = kind.startswith(("CLIP", "Bit", "ChineseCLIP", "DeiT", "Levit", "PoolFormer", "MobileNet"))
+    centered = bool(document.get("do_center_crop", crops))
     sizes = document.get("size", 224)
-    edge = sizes if isinstance(sizes, int) else sizes.get("shortest_edge") or sizes.get("height")
+    # A plain number was the short side for processors that crop, and both sides for all others.
+    sizes = sizes if isinstance(sizes, dict) else {"shortest_edge" if centered else "height": sizes}
+    shortest, edge = "shortest_edge" in sizes, sizes.get("shortest_edge") or sizes.get("height")
     cropped = document.get("crop_size", edge)
     cropped = cropped.get("height") or cropped.get("shortest_edge") if isinstance(cropped, dict) else cropped
-    if edge is None or cropped is None:
+    convnext = kind == "ConvNext"
+    floating = not document.get("do_resize", True) or (shortest and not (centered or convnext))
+    if edge is None or cropped is None or floating:
         raise LookalikeError("`preprocessor_config.json` states no fixed input size: this model cannot be used here.")
-    # A plain number was the short side for processors that crop, and both sides for all others.
-    shortest = "shortest_edge" in sizes if isinstance(sizes, dict) else bool(document.get("do_center_crop"))
-    if document.get("crop_pct") and "ConvNext" in str(document.get("image_processor_type")):
-        squash, crop, cropped = edge >= 384, 1.0 if edge >= 384 else float(document["crop_pct"]), edge
-    elif document.get("do_center_crop", False):
-        squash, crop = not shortest, min(cropped / edge, 1.0)
+    resample = document.get("resample", 2 if kind.startswith(("ViT", "Segformer", "MobileNet")) else 3)
+    impossible = {
+        "makes images that are not square": sizes.get("width", edge) != edge,
+        "pads images": document.get("do_pad") or (centered and cropped > edge),
+        "orders colors as blue, green, red": document.get("do_flip_channel_order"),
+        f"uses the resampling filter {resample}": resample not in RESAMPLING,
+    }
+    if reason := next((text for text, applies in impossible.items() if applies), None):
+        raise LookalikeError(f"The model's preprocessing {reason}, which lookalike cannot do.")
+    pct = document.get("crop_pct", {"ConvNext": 0.875, "PoolFormer": 0.9}.get(kind)) or 1.0
+    if convnext:
+        squash, crop, cropped = edge >= 384, 1.0 if edge >= 384 else edge / int(edge / pct), edge
+    elif centered:  # some resize to more than the stated size before they crop
+        enlarged = {"PoolFormer": int(edge / pct), "Levit": int(256 / 224 * edge)}.get(kind, edge)
+        squash, crop = not shortest, cropped / enlarged
     else:
         squash, crop, cropped = True, 1.0, edge
-    normalized, rescaled = document.get("do_normalize", True), document.get("rescale_factor", 1 / 255) * 255
-    mean = document.get("image_mean") or (0.5, 0.5, 0.5)
-    std = document.get("image_std") or (0.5, 0.5, 0.5)
-    return Preprocess(
-        size=size or cropped,
-        crop=crop,
-        interpolation=RESAMPLING.get(document.get("resample", 2), "bicubic"),
-        mean=tuple(value / rescaled for value in mean) if normalized else (0.0, 0.0, 0.0),
-        std=tuple(value / rescaled for value in std) if normalized else (1 / rescaled,) * 3,
-        squash=squash,
-    )
+    return Preprocess(size or cropped, crop, RESAMPLING[resample], *_normalization(document, kind), squash)
+
+
+def _normalization(document: Mapping[str, Any], kind: str) -> tuple[Any, Any]:
+    """Mean and standard deviation for values from 0 to 1, whatever the file rescales to."""
+    scale = document.get("rescale_factor", 1 / 255) * 255 if document.get("do_rescale", True) else 255
+    mean, std, offset = np.zeros(3), np.ones(3), float(document.get("rescale_offset") or False)
+    if document.get("do_normalize", True):
+        default = next((norm for kinds, norm in NORMS if kind.startswith(kinds)), ((0.5,) * 3, (0.5,) * 3))
+        mean, std = (np.array(document.get(f"image_{name}") or default[n]) for n, name in enumerate(("mean", "std")))
+        if kind == "EfficientNet" and document.get("include_top", True):  # it divides twice
+            std = std**2
+    return tuple((mean + offset) / scale), tuple(std / scale)
 
 
 def _vision(transformers: Any, config: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -233,11 +233,11 @@ class Parts:
         plan = vector_shards.read_plan(dest)
         if plan is None:
             raise LookalikeError(f"`{dest}` has no plan: run `lookalike embed` again.")
-        job, rows = plan
+        job = plan.job
         self.model = vector_shards.load_model(str(dest), job.settings["fingerprint"], device)
-        table = Table(job.name, None if job.root is None else location(job.root), rows)
-        self.names = dict(zip(table.column("row_id"), table.column(vector_shards.PART), strict=True))
-        self.table = table.without(vector_shards.PART)
+        self.table = Table(job.name, None if job.root is None else location(job.root), plan.table())
+        parts = np.repeat(np.array(plan.parts, object), job.block)[: len(plan)]
+        self.names = dict(zip(self.table.column("row_id"), parts, strict=True))
 
     def batches(self, rows: Mapping[str, int]) -> Iterator[tuple[Batch, np.ndarray]]:
         """Yield what the parts hold of some rows (number by id), with their vectors; a part at a time."""

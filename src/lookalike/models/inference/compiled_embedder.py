@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import check_format, read_json
+from lookalike.core.files import check_format, hash_bytes, read_json
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 from lookalike.models.inference import openvino_compiled
 from lookalike.models.inference.inputs import Failure
+
+
+def config_checksum(config: Mapping[str, Any]) -> str:
+    """Return what the `config_checksum` of a model's configuration must be."""
+    return hash_bytes(json.dumps({key: value for key, value in config.items() if key != "config_checksum"}))
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of a model folder, or raise if it is not the one that was saved."""
+    config = check_format("model", read_json(folder / "config.json", "model's configuration"), folder)
+    if config.get("config_checksum") != config_checksum(config):
+        raise LookalikeError(
+            f"The model `{folder}` is damaged: `config.json` is incomplete or was changed. "
+            "Put a whole copy in its place, or train the model again."
+        )
+    return config
 
 
 class CompiledEmbedder:
@@ -32,7 +49,7 @@ class CompiledEmbedder:
     def open(cls, folder: Path) -> CompiledEmbedder | None:
         """Open a model folder, or return None if it was not converted yet or the conversion is damaged."""
         try:
-            config = check_format("model", read_json(folder / "config.json", "model's configuration"), folder)
+            config = read_config(folder)
             path = openvino_compiled.model_path(config["fingerprint"], "embedding")
             return cls(Preprocess.from_json(config["preprocess"]), path) if (path / "model.xml").is_file() else None
         except (LookalikeError, RuntimeError, ImportError, KeyError, TypeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -191,10 +192,5 @@ def _pixels(tensor: Any) -> np.ndarray:
 
 
 def _table_rows(table: Any) -> Iterator[ImageInput]:
-    row_ids = table.column("row_id")
-    for index in range(len(table)):
-        yield ImageInput(index, str(row_ids[index]), _opener(table, index), table.box(index))
-
-
-def _opener(table: Any, index: int) -> Callable[[], bytes]:
-    return lambda: table.open_bytes(index)
+    for index, row_id in enumerate(table.column("row_id")):
+        yield ImageInput(index, str(row_id), functools.partial(table.open_bytes, index), table.box(index))

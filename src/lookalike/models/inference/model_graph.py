@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lookalike.core import seeds
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
+from lookalike.models.embedder import Embedder
 
 
 class ModelGraph(nn.Module):

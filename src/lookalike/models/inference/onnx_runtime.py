@@ -6,25 +6,17 @@ import warnings
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from lookalike.core import artifacts
 from lookalike.core.device import threads
+from lookalike.models.embedder import Embedder
 from lookalike.models.inference import runtime_base
 from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
-from lookalike.models.inference.runtime_base import (
-    TOLERANCE,
-    CompiledModels,
-    RuntimeUnavailable,
-    open_converted,
-    to_output,
-)
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
+from lookalike.models.inference.runtime_base import TOLERANCE, CompiledModels, RuntimeUnavailable, to_output
 
 OPSET = 20
 _sessions: CompiledModels[Any] = CompiledModels(lambda session: [session])
@@ -46,13 +38,7 @@ def is_converted(model: Embedder, layer: str) -> bool:
 
 
 class OnnxRuntime:
-    """Runs a model in ONNX Runtime on the CPU.
-
-    Args:
-        model: The model.
-        layer: The layer to compute.
-        precision: ``"f32"``; others are refused.
-        largest: The largest batch to come (not needed here).
+    """Runs a layer of a model in ONNX Runtime on the CPU, in f32 alone and in batches of any size.
 
     Raises:
         RuntimeUnavailable: If ONNX Runtime is not installed or cannot run the model.
@@ -64,7 +50,7 @@ class OnnxRuntime:
         if precision != "f32":
             raise RuntimeUnavailable("ONNX Runtime runs in f32 only: use runtime `openvino` or `torch` for bf16.")
         self.layer = layer
-        self.session = open_converted(lambda: convert(model, layer), _open_cached)
+        self.session = runtime_base.open_converted(lambda: convert(model, layer), _open_cached)
 
     def run(self, batches: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         for batch in batches:
@@ -127,16 +113,10 @@ def write_onnx(model: Embedder, layer: str, file: Path, metadata: dict[str, str]
     with eval_mode(model), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            program = torch.onnx.export(
-                graph,
-                (graph.example(),),
-                dynamo=True,
-                dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=1 << 16)},),
-                input_names=["pixels"],
-                output_names=["vectors"],
-                opset_version=OPSET,
-                verbose=False,
-            )
+            shapes = ({0: torch.export.Dim("batch", min=1, max=1 << 16)},)
+            names: dict[str, Any] = {"input_names": ["pixels"], "output_names": ["vectors"], "opset_version": OPSET}
+            example = (graph.example(),)
+            program = torch.onnx.export(graph, example, dynamo=True, dynamic_shapes=shapes, verbose=False, **names)
         except torch.onnx.OnnxExporterError as error:
             first = (str(error).strip().splitlines() or ["no reason given"])[0]
             raise RuntimeUnavailable(f"`{model.architecture}` cannot be exported to ONNX ({first}).") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -14,12 +14,10 @@ from lookalike.core.device import threads
 from lookalike.core.imports import import_openvino
 from lookalike.core.interrupts import run_apart
 from lookalike.core.progress import Progress
+from lookalike.models.embedder import Embedder
 from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
 from lookalike.models.inference.openvino_compiled import BLOCK, OpenVINORuntime, compiled_models, model_path
 from lookalike.models.inference.runtime_base import TOLERANCE, RuntimeUnavailable, open_converted
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
 
 
 def installed() -> bool:
@@ -33,11 +31,7 @@ def is_converted(model: Embedder, layer: str) -> bool:
 
 
 def open_runtime(model: Embedder, layer: str, precision: str = "f32", largest: int = BLOCK) -> OpenVINORuntime:
-    """Convert the model unless that was done before, and open it; see `OpenVINORuntime` for the arguments.
-
-    Raises:
-        RuntimeUnavailable: If OpenVINO cannot run the model, or computes something else than torch.
-    """
+    """Convert the model unless that was done before, and open it; see `convert` and `OpenVINORuntime`."""
     return open_converted(lambda: convert(model, layer), lambda path: OpenVINORuntime(path, layer, precision, largest))
 
 
@@ -65,10 +59,11 @@ def convert(model: Embedder, layer: str) -> Path:
             raise RuntimeUnavailable(
                 f"OpenVINO computes `{model.architecture}` differently from torch (by {difference:.1e})."
             )
-        about = {"model": model.name, "layer": layer, "difference": difference}
-        return artifacts.folder(
-            path, lambda part: ov.save_model(graph, part / "model.xml", compress_to_fp16=False), about=about
-        )
+
+        def save(part: Path) -> None:
+            ov.save_model(graph, part / "model.xml", compress_to_fp16=False)
+
+        return artifacts.folder(path, save, about={"model": model.name, "layer": layer, "difference": difference})
 
 
 def _convert(ov: Any, model: Embedder, layer: str) -> Any:

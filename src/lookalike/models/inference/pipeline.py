@@ -11,7 +11,7 @@ import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +22,12 @@ from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import Progress
 from lookalike.data.decoding import Preprocess, UnreadableImage, decode, prepare
 from lookalike.data.image_reader import REMOTE_READERS, ReadFailure, read_batches
+from lookalike.models.embedder import Embedder
 from lookalike.models.inference import inputs, runtimes, torch_runtime
 from lookalike.models.inference.compiled_embedder import central_part
 from lookalike.models.inference.inputs import Failure, ImageInput, ImageStream, image_stream
 from lookalike.models.inference.openvino_compiled import BLOCK
 from lookalike.models.inference.runtime_base import Runtime
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
 
 BATCH_SIZE = 32  # crops that `CropEncoder` stacks at a time
 CACHE_FRIENDLY_SIZE = 112  # image size (px) at which a block of crops fits a core's cache
@@ -65,11 +63,8 @@ def encode(
     parts: list[np.ndarray] = []
     output: np.ndarray | None = None  # allocated once where the number of images is known
     done = 0
-    if isinstance(progress, Progress):
-        shown: contextlib.AbstractContextManager[Progress] = contextlib.nullcontext(progress)
-    else:
-        shown = Progress("Embedding", source.count, shown=progress)
-    with shown as bar:
+    own = contextlib.nullcontext(progress) if isinstance(progress, Progress) else None
+    with own or Progress("Embedding", source.count, shown=bool(progress)) as bar:
         for rows in engine.run(loader.batches(source.items, batch_size, remote=source.remote)):
             if source.count is not None and output is None:
                 output = np.empty((source.count, *rows.shape[1:]), rows.dtype)
@@ -79,10 +74,7 @@ def encode(
                 output[done : done + len(rows)] = rows
             done += len(rows)
             bar.advance(len(rows))
-    if output is not None:
-        result = output[:done]
-    else:
-        result = np.concatenate(parts) if parts else np.empty((0, *_row_shape(model, layer)), np.float32)
+    result = np.concatenate(parts or [_no_rows(model, layer)]) if output is None else output[:done]
     if on_error == "skip":
         return result, loader.failures
     return result[0] if source.single else result
@@ -107,14 +99,12 @@ def _encode_normalized(model: Embedder, images: Any, layer: str, precision: str,
             yield torch.stack(group).numpy()
 
     rows = [np.array(part) for part in runtime.run(batches())]
-    result = np.concatenate(rows) if rows else np.empty((0, *_row_shape(model, layer)), np.float32)
+    result = np.concatenate(rows or [_no_rows(model, layer)])
     return result[0] if single else result
 
 
-def _row_shape(model: Embedder, layer: str) -> tuple[int, ...]:
-    if layer == "embedding":
-        return (model.dim,)
-    return (model.feature_dim,) if layer == "pooled" else (0,)
+def _no_rows(model: Embedder, layer: str) -> np.ndarray:
+    return np.empty((0, {"embedding": model.dim, "pooled": model.feature_dim}.get(layer, 0)), np.float32)
 
 
 # --- pixels ---

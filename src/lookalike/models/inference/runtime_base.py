@@ -50,6 +50,13 @@ def to_output(outputs: np.ndarray, layer: str, precision: str = "f32") -> np.nda
     return outputs
 
 
+def pad(block: np.ndarray, size: int) -> np.ndarray:
+    """Fill a block up with zeros to ``size`` images, for a graph of one fixed shape."""
+    padded = np.zeros((size, *block.shape[1:]), block.dtype)
+    padded[: len(block)] = block
+    return padded
+
+
 class _ForkGuard:
     """Protects native objects from being destroyed in a forked child.
 
@@ -59,22 +66,15 @@ class _ForkGuard:
 
     def __init__(self) -> None:
         self.forks = 0  # how many forks lie between this process and the one that imported the module
-        self._sources: list[Callable[[], list[Any]]] = []
+        self.caches: list[CompiledModels[Any]] = []
         self._protected: list[Any] = []
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self._before, after_in_parent=self._after_in_parent, after_in_child=self._after_in_child
-            )
-
-    def protect(self, native_objects: Callable[[], list[Any]], clear: Callable[[], None]) -> None:
-        """Protect what ``native_objects`` lists; ``clear`` empties the caller's cache in the child."""
-        self._sources.append(native_objects)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=clear)
+            after = {"after_in_parent": self._after_in_parent, "after_in_child": self._after_in_child}
+            os.register_at_fork(before=self._before, **after)
 
     def _before(self) -> None:
-        for source in self._sources:
-            for item in source():
+        for cache in self.caches:
+            for item in cache.all_native():
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
                 self._protected.append(item)
 
@@ -86,25 +86,23 @@ class _ForkGuard:
     def _after_in_child(self) -> None:
         self.forks += 1
         self._protected.clear()
+        for cache in self.caches:
+            cache.clear()
 
 
 fork_guard = _ForkGuard()
 
 
 class CompiledModels(Generic[T]):
-    """The last few compiled models of this process, safe under threads and forks.
-
-    Args:
-        native_objects: Lists the native objects of one compiled model.
-        max_size: How many are kept.
-    """
+    """The last few compiled models of this process, with their native objects; safe under threads and forks."""
 
     def __init__(self, native_objects: Callable[[T], list[Any]], max_size: int = 4) -> None:
-        self.max_size, self.lock = max_size, threading.Lock()
+        self.native_objects, self.max_size, self.lock = native_objects, max_size, threading.Lock()
         self._models: OrderedDict[Hashable, T] = OrderedDict()
-        fork_guard.protect(
-            lambda: [item for model in list(self._models.values()) for item in native_objects(model)], self.clear
-        )
+        fork_guard.caches.append(self)
+
+    def all_native(self) -> list[Any]:
+        return [item for model in list(self._models.values()) for item in self.native_objects(model)]
 
     def get(self, key: Hashable, compile_model: Callable[[], T]) -> T:
         """Return the model under a key, compiled now if it is not there."""

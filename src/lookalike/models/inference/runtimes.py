@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.progress import warn
+from lookalike.models.embedder import Embedder
 from lookalike.models.inference import onnx_runtime, openvino_runtime, torch_runtime
 from lookalike.models.inference.inputs import ImageStream
 from lookalike.models.inference.runtime_base import Runtime, RuntimeUnavailable
 from lookalike.models.inference.torch_runtime import TorchRuntime
 
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
-
 NAMES = ("auto", "torch", "openvino", "onnx")
-CONVERTED: dict[str, Callable[..., Runtime]] = {
-    "openvino": openvino_runtime.open_runtime,
-    "onnx": onnx_runtime.OnnxRuntime,
-}
-
 GENERATOR_PROBE = 32  # a generator that yields as many images is taken for a long one
 _unsupported: set[str] = set()  # fingerprints that OpenVINO cannot run: each is tried once
 
@@ -50,7 +42,8 @@ def select_runtime(
         return _select_automatically(model, layer, precision, source, largest)
     if name == "openvino" and not openvino_runtime.installed():
         raise RuntimeUnavailable("OpenVINO is not installed: pip install openvino, or use runtime `auto`.")
-    return CONVERTED[name](model, layer, precision, largest)
+    opened: Callable[..., Runtime] = onnx_runtime.OnnxRuntime if name == "onnx" else openvino_runtime.open_runtime
+    return opened(model, layer, precision, largest)
 
 
 def _select_automatically(model: Embedder, layer: str, precision: str, source: ImageStream, largest: int) -> Runtime:

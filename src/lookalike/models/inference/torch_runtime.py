@@ -11,7 +11,7 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,12 +20,10 @@ import torch
 from lookalike.core.device import CPU
 from lookalike.core.interrupts import run_apart
 from lookalike.core.progress import say
+from lookalike.models.embedder import Embedder
+from lookalike.models.fingerprint import Snapshot
 from lookalike.models.inference.model_graph import ModelGraph, eval_mode, parity_error
-from lookalike.models.inference.runtime_base import TOLERANCE, fork_guard, to_output
-
-if TYPE_CHECKING:
-    from lookalike.models.embedder import Embedder
-    from lookalike.models.fingerprint import Snapshot
+from lookalike.models.inference.runtime_base import TOLERANCE, fork_guard, pad, to_output
 
 BLOCK = 8  # images at a time: they stay in the CPU's cache, and a fused graph has one fixed shape
 MIN_IMAGES = 256  # from here on fusing or converting a model (about two seconds, once) pays off
@@ -35,15 +33,9 @@ _lock = threading.Lock()
 
 
 class TorchRuntime:
-    """Runs the model in torch on its device; for many images on a CPU through its fused graph.
+    """Runs a layer of a model in torch on its device; for many images (``count``) on a CPU through its fused graph.
 
     Which of the two is used depends on the arguments alone, so the same call gives the same bits.
-
-    Args:
-        model: The model.
-        layer: The layer to compute.
-        precision: ``"f32"`` or ``"bf16"``.
-        count: Number of images to come, if known.
     """
 
     name = "torch"
@@ -94,10 +86,8 @@ def _run(graph: Any, batch: np.ndarray) -> np.ndarray:
     outputs = []
     for start in range(0, len(batch), BLOCK):
         block = batch[start : start + BLOCK]
-        padded = np.zeros((BLOCK, *batch.shape[1:]), batch.dtype)
-        padded[: len(block)] = block
         with torch.inference_mode():
-            outputs.append(graph(torch.from_numpy(padded))[: len(block)].numpy())
+            outputs.append(graph(torch.from_numpy(pad(block, BLOCK)))[: len(block)].numpy())
     return np.concatenate(outputs)
 
 
