@@ -158,11 +158,11 @@ def fused_carp(
     Prototypes are normalized here. Every input that requires a gradient gets one, the teacher's included.
 
     Args:
-        student: Projected views ``(V, N, d)`` of the student, not normalized.
-        teacher: Projected views ``(W, N, d)`` of the teacher.
-        prototypes: The student's prototypes, ``(K, d)``.
+        student: Projected views of the student, not normalized.
+        teacher: Projected views of the teacher.
+        prototypes: The student's prototypes.
         teacher_prototypes: The teacher's prototypes.
-        permutation: Order of the prototypes, ``(K,)``; see :func:`draw_partition`.
+        permutation: Order of the prototypes; see :func:`draw_partition`.
         block_size: Prototypes in a block (N_B).
         options: Reduction and weight of the terms.
         gather: As in :class:`CARPLoss`.
@@ -171,6 +171,12 @@ def fused_carp(
 
     Returns:
         Loss and terms.
+
+    Shape:
+        - student: ``(V, N, d)``; teacher: ``(W, N, d)``; prototypes: ``(K, d)``; permutation: ``(K,)``.
+
+    References:
+        Silva and Ramírez Rivera, "CARP", NeurIPS 2023, eq. 1 to 3.
 
     Example:
         >>> z, prototypes = torch.randn(2, 8, 16, requires_grad=True), torch.randn(64, 16)

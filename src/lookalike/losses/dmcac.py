@@ -120,7 +120,22 @@ def retrieval_union(neighbors: Tensor) -> RetrievalUnion:
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy summed over the views, (B,) of logits (B, A, classes) (eq. 15 and 19)."""
+    """Return the cross-entropy of each query, summed over its views.
+
+    Args:
+        logits: Logits of every view.
+        labels: Labels of the queries.
+
+    Shape:
+        - logits: ``(B, A, classes)``; labels: ``(B,)``; output: ``(B,)``.
+
+    References:
+        Eq. 15 and 19.
+
+    Example:
+        >>> classification_loss(torch.zeros(2, 3, 4), torch.tensor([0, 1])).shape
+        torch.Size([2])
+    """
     views = logits.shape[1]
     targets = labels[:, None].expand(-1, views).reshape(-1)
     each = functional.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
@@ -179,12 +194,18 @@ def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: f
     Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
 
     Args:
-        similarity: Similarities ``(B, A, T)`` of the views of each query to database vectors.
-        mask: True for the columns ``(B, T)`` that exist; None means all.
+        similarity: Similarities of the views of each query to database vectors.
+        mask: True for the columns that exist; None means all.
         temperature: Temperature τ; the paper has 1.
 
     Returns:
-        One value per query (eq. 10 to 13), at most √(A(A−1)/2)·ln 2.
+        One value per query, at most √(A(A−1)/2)·ln 2.
+
+    Shape:
+        - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
+
+    References:
+        Eq. 10 to 13.
 
     Example:
         >>> js_divergence(torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]), temperature=0.1).item() < math.log(2)
@@ -291,16 +312,22 @@ def union_terms(
     """Compute divergence and attention classification over each query's union; the database is constant.
 
     Args:
-        z: Unit embeddings ``(B, A, F)`` of the views, for the divergence.
+        z: Unit embeddings of the views, for the divergence.
         head_input: The same embeddings, for the heads.
-        labels: Labels of the queries, ``(B,)``.
+        labels: Labels of the queries.
         database: The database.
         union: Rows of the database that each query is compared with.
         heads: The attention heads.
         temperature: Temperature τ of the divergence.
 
     Returns:
-        The terms of every query (eq. 9 to 13 and 16 to 19).
+        The terms of every query.
+
+    Shape:
+        - z and head_input: ``(B, A, F)``; labels: ``(B,)``.
+
+    References:
+        Eq. 9 to 13 and 16 to 19.
 
     Example:
         >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))
@@ -371,7 +398,29 @@ def full_terms(
 ) -> DMCACTerms:
     """Compute the terms over the whole database, by blocks; vectors that require a gradient get one.
 
-    Arguments as in :func:`union_terms`; `block` is the number of database rows held at a time.
+    Args:
+        z: Unit embeddings of the views, for the divergence.
+        head_input: The same embeddings, for the heads.
+        labels: Labels of the queries.
+        database: The database.
+        heads: The attention heads.
+        temperature: Temperature τ of the divergence.
+        block: Number of database rows held at a time.
+
+    Returns:
+        The terms of every query.
+
+    Shape:
+        - z and head_input: ``(B, A, F)``; labels: ``(B,)``.
+
+    References:
+        Eq. 9 to 13 and 16 to 19, with all rows in place of the union.
+
+    Example:
+        >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))
+        >>> database, labels = Database(vectors, torch.arange(10) % 2), torch.tensor([0, 1])
+        >>> full_terms(z, z, labels, database, AttentionHeads(2, 8), 0.1).divergence.shape
+        torch.Size([2])
     """
     z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), database.vectors))
     divergence, mixture, own = FullPass.apply(z, queries, vectors, labels, database.labels, temperature, block)

@@ -59,7 +59,7 @@ def hyperbolic_loss(
     """Pairwise cross-entropy with hyperbolic distances (Hyp).
 
     Args:
-        u: ``(K·N, d)`` embeddings, not normalized; row s·N + n is image s of class n.
+        u: Embeddings, not normalized; row s·N + n is image s of class n.
         images_per_class: K.
         temperature: Temperature of the softmax.
         curvature: Curvature of the space (c).
@@ -67,6 +67,12 @@ def hyperbolic_loss(
 
     Returns:
         The scalar loss.
+
+    Shape:
+        - u: ``(K·N, d)``.
+
+    References:
+        Ermolov et al., CVPR 2022, section 3.
 
     Example:
         >>> hyperbolic_loss(torch.randn(6, 8), images_per_class=2).ndim
@@ -77,5 +83,24 @@ def hyperbolic_loss(
 
 
 def spherical_loss(z: Tensor, images_per_class: int, temperature: float = 0.1) -> Tensor:
-    """Pairwise cross-entropy with cosines of unit vectors (Sph); arguments as in :func:`hyperbolic_loss`."""
+    """Pairwise cross-entropy with cosines (Sph).
+
+    Args:
+        z: Unit embeddings; row s·N + n is image s of class n.
+        images_per_class: K.
+        temperature: Temperature of the softmax.
+
+    Returns:
+        The scalar loss.
+
+    Shape:
+        - z: ``(K·N, d)``.
+
+    References:
+        Ermolov et al., CVPR 2022, section 3, its spherical baseline.
+
+    Example:
+        >>> spherical_loss(torch.nn.functional.normalize(torch.randn(6, 8), dim=1), images_per_class=2).ndim
+        0
+    """
     return pairwise_cross_entropy(z @ z.t(), images_per_class, temperature)

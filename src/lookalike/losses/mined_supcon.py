@@ -119,15 +119,18 @@ def mined_supcon(
     All pairs are negatives except the excluded ones.
 
     Args:
-        queries: Unit embeddings ``(B, d)``, the only input with a gradient.
-        references: Stored rows ``(N, d)``, at least one.
+        queries: Unit embeddings, the only input with a gradient.
+        references: Stored rows, at least one.
         positives: Positive pairs.
         excluded: Pairs that are not negatives, the positives among them.
         temperature: Temperature τ.
         margins: Thresholds of the miner; None keeps all pairs.
 
     Returns:
-        The losses of the queries ``(B,)``; :mod:`lookalike.memory` averages them.
+        The losses of the queries; :mod:`lookalike.memory` averages them.
+
+    Shape:
+        - queries: ``(B, d)``; references: ``(N, d)``; losses: ``(B,)``.
 
     References:
         Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, eq. 2; over a memory as in Wang et al.,

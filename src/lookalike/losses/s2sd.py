@@ -12,9 +12,15 @@ def distillation_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0
     KL(softmax(Sₜ/T) ‖ softmax(S/T))·T² over the rows of the matrices, diagonal included, divided by the batch size.
 
     Args:
-        teacher: Unit embeddings ``(n, D)`` of the wider space; gets no gradient.
-        student: Unit embeddings ``(n, d)`` of the space that is used.
+        teacher: Unit embeddings of the wider space; gets no gradient.
+        student: Unit embeddings of the space that is used.
         temperature: Temperature T.
+
+    Returns:
+        The scalar loss.
+
+    Shape:
+        - teacher: ``(n, D)``; student: ``(n, d)``.
 
     References:
         Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021
