@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,10 @@ from lookalike.core.files import format_bytes
 from lookalike.core.report_blocks import Figure, Value, Verdict, number, text_table
 from lookalike.core.run import Run
 from lookalike.evaluation import report_sections as sections
-from lookalike.evaluation.arrays import Bools
+from lookalike.evaluation.arrays import Bools, Floats
 from lookalike.evaluation.bootstrap import Interval, PairedDifference
 from lookalike.evaluation.report_sections import EvaluatedModel
+from lookalike.evaluation.results import Overlap
 from lookalike.evaluation.verdicts import interval_text, p_text
 
 LEVEL = 0.05
@@ -45,6 +45,7 @@ class ModelComparison:
     queries: int
     rows: list[ModelRow]
     failures: list[Any]  # images that a model could not read, which are left out for all
+    overlap: Overlap  # images that trained one of the models
 
     @property
     def verdict(self) -> str:
@@ -57,22 +58,19 @@ class ModelComparison:
         text = f"{first} No difference to it was found for {', '.join(row.name for row in ties)}"
         return f"{text}; the fastest of these is {fastest.name}."
 
+    @property
+    def note(self) -> str:
+        """Which images were left out because they trained a model, in a sentence; empty if none were."""
+        return self.overlap.message(verb="compared")
+
     def to_json(self) -> dict[str, Any]:
-        failures = [failure.to_json() for failure in self.failures]
-        return {**asdict(self), "failures": failures, "verdict": self.verdict}
+        fields = asdict(self)
+        fields |= {"failures": [one.to_json() for one in self.failures], "training_overlap": fields.pop("overlap")}
+        return {**fields, "verdict": self.verdict, "note": self.note}
 
     def __str__(self) -> str:
-        head = [
-            "model",
-            "Recall@1",
-            "MAP@R",
-            "to the best, points",
-            "",
-            "dim",
-            "a million vectors",
-            "weights",
-            "images/s",
-        ]
+        head = ["model", "Recall@1", "MAP@R", "to the best, points", "", "dim"]
+        head += ["a million vectors", "weights", "images/s"]
         body = []
         for row in self.rows:
             gap, note = "best", ""
@@ -84,7 +82,7 @@ class ModelComparison:
             cost = [str(row.dim), format_bytes(row.dim * 4_000_000), format_bytes(row.bytes)]
             body.append([row.name, *metrics, gap, note, *cost, number(row.images_per_second, 0)])
         failed = [f"{len(self.failures):,} images could not be read and are left out."] if self.failures else []
-        return "\n".join([self.verdict, "", *text_table(head, body), *failed])
+        return "\n".join([self.verdict, *filter(None, [self.note]), "", *text_table(head, body), *failed])
 
 
 def names_of(models: str | Sequence[Any]) -> list[Any]:
@@ -96,9 +94,18 @@ def names_of(models: str | Sequence[Any]) -> list[Any]:
     return names
 
 
+def readable_rows(count: int, encoded: Sequence[tuple[Floats, list[Any]]]) -> tuple[Bools, list[Floats]]:
+    """Which of the images every model read, so that all answer the same queries, and the vectors of these."""
+    read = np.ones((len(encoded), count), bool)
+    for mask, (_, failures) in zip(read, encoded, strict=True):
+        mask[[failure.index for failure in failures]] = False
+    readable: Bools = np.asarray(read.all(0))
+    return readable, [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]
+
+
 def encode_all(
     sources: Sequence[Any], table: Any, load: Callable[[Any], Any], options: dict[str, Any]
-) -> tuple[list[dict[str, Any]], Bools, list[Any]]:
+) -> dict[str, tuple[tuple[Floats, list[Any]], tuple[float, int, int]]]:
     """Embed the images by one model after the other; only one of them is in memory at a time.
 
     Args:
@@ -108,32 +115,25 @@ def encode_all(
         options: Options of ``Embedder.encode``.
 
     Returns:
-        Per model its name, vectors and costs; which images every model read; and the failures.
+        By name, what ``encode`` returned and the model's costs.
     """
     from lookalike.models.inference.pipeline import CropEncoder
     from lookalike.models.inference.torch_runtime import MIN_IMAGES
 
-    made: list[dict[str, Any]] = []
-    read = np.ones((len(sources), len(table)), bool)
-    failures: list[Any] = []
-    for source, mask in zip(sources, read, strict=True):
+    made: dict[str, tuple[tuple[Floats, list[Any]], tuple[float, int, int]]] = {}
+    for source in sources:
         model = load(source)
-        name = model.name if all(model.name != other["name"] for other in made) else f"{model.name} ({len(made) + 1})"
+        name = model.name if model.name not in made else f"{model.name} ({len(made) + 1})"
         if options["runtime"] == "auto" and len(table) >= MIN_IMAGES:
             CropEncoder(model, fast=True)  # a conversion is no cost of embedding: it is made once
         start = time.perf_counter()
-        rows, failures = model.encode(table, on_error="skip", **options)
-        speed = len(table) / (time.perf_counter() - start)
-        mask[[failure.index for failure in failures]] = False
-        made.append({"name": name, "rows": rows, "cost": (speed, model.weight_bytes, model.dim)})
-    readable: Bools = np.asarray(read.all(0))
-    for one, mask in zip(made, read, strict=True):
-        one["rows"] = one["rows"][readable[mask]]
-    return made, readable, failures
+        encoded = model.encode(table, on_error="skip", **options)
+        made[name] = encoded, (len(table) / (time.perf_counter() - start), model.weight_bytes, model.dim)
+    return made
 
 
 def rank(
-    data: str, models: list[EvaluatedModel], costs: list[Any], failures: list[Any], out: Path | None
+    data: str, models: list[EvaluatedModel], costs: list[Any], failures: list[Any], overlap: Overlap, out: Any
 ) -> ModelComparison:
     """Order models by recall@1 and test each against the best, paired by query."""
     order = sorted(range(len(models)), key=lambda n: -models[n].intervals["recall@1"].value)
@@ -147,12 +147,13 @@ def rank(
         p = adjusted[n] if n in changes else None
         ties = p is not None and p >= LEVEL
         rows.append(ModelRow(models[n].name, models[n].intervals, changes.get(n), p, ties, *costs[n]))
-    done = ModelComparison(data, len(best.result.query_index), rows, failures)
+    done = ModelComparison(data, len(best.result.query_index), rows, failures, overlap)
     if out is not None:
         run = Run.create("evaluate", {"data": data, "models": [row.name for row in rows]}, path=out)
         with run.removed_if_failed():
             figure = Figure(label="recall@1", value=Value.of(best.intervals["recall@1"]))
-            run.write_section("verdict", sections.verdict_section(Verdict(message=done.verdict, figures=[figure])))
+            verdict = Verdict(message=done.verdict, figures=[figure], line=done.note)
+            run.write_section("verdict", sections.verdict_section(verdict))
             run.write_section("metrics", sections.table_section([models[n] for n in reversed(order)]))
             run.write_result(**done.to_json())
     return done

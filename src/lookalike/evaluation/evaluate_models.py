@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,18 +12,18 @@ import numpy as np
 import pyarrow
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.progress import say
+from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
 from lookalike.data import Table, with_columns
 from lookalike.evaluation import clustering, compare_models
-from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
+from lookalike.evaluation.arrays import Bools, Floats, Ints, as_codes, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
 from lookalike.evaluation.compare_models import ModelComparison
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, Overlap
-from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.evaluation.training_overlap import KnownImages, image_keys, known_images, overlap_note
+from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
+from lookalike.evaluation.training_overlap import KnownImages, known_images, overlap_note
 from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
@@ -109,84 +111,69 @@ def evaluate(
         >>> print(evaluation)  # doctest: +SKIP
     """
     layout = with_columns(layout, image_column, label_column, split_column)
-    choose(mode, MODES, "a mode of evaluation")
-    if out is not None:
-        Run.check_available(out)
-    recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
-    single_label = knn or probe or linear or retriever or fine_tune
     sources = [*([baseline] if baseline is not None else []), model]
-    known = [known_images(source) for source in sources]
-    if weights is not None:
-        known[-1] = None  # a file with weights says nothing of its training
-    table, evaluated, trained = _images(data, layout, split, known, include_trained=all, with_train=single_label or svm)
-    left_out = 0 if all else int(trained.any(0).sum())
-    hint = f" {left_out:,} images that trained a model are left out; --all includes them." if left_out else ""
-    table, labels, names = _labels(table, leave_out_copies, hint)
-    if single_label and labels.ndim > 1:
+    single_label = knn or probe or linear or retriever or fine_tune
+    selection: dict[str, Any] = {"layout": layout, "split": split, "mode": mode, "copies": leave_out_copies}
+    selection |= {"include_trained": all, "with_train": single_label or svm, "weights": weights, "out": out}
+    images = _read(data, sources, **selection, progress=progress)
+    if single_label and images.labels.ndim > 1:
         reason = "k-NN, the probe and fine-tuning need one each"
-        raise LookalikeError(f"The images of `{table.name}` have several labels: {reason}.")
+        raise LookalikeError(f"The images of `{images.table.name}` have several labels: {reason}.")
     models = [_embedder(source, device, weights if n == len(sources) - 1 else None) for n, source in enumerate(sources)]
     model_names = [str(one.name) for one in models]
     if len(set(model_names)) < len(models):
         last = sources[-1]
         folder = Path(last).name if isinstance(last, (str, Path)) else ""
         model_names[-1] += f" ({folder if folder not in model_names else models[-1].fingerprint()[:4]})"
-    overlap = Overlap(
-        int(evaluated.sum()),
-        int(trained.any(0).sum()),
-        [name for name, rows in zip(model_names, trained, strict=True) if rows.any()],
-        [name for name, images in zip(model_names, known, strict=True) if images is None],
-        left_out=not all,
-        identical=len(models) > len({one.fingerprint() for one in models}),
-    )
     how: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "progress": progress}
-    encoded = [one.encode(table, on_error="skip", **how) for one in models]
-    read = np.ones((len(models), len(table)), bool)
-    for mask, (_, failures) in zip(read, encoded, strict=True):
-        mask[[failure.index for failure in failures]] = False
-    readable: Bools = np.asarray(read.all(0))  # by every model, so that both answer the same queries
-    vectors = [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]
-    table, labels, evaluated = table.take(readable), labels[readable], evaluated[readable]
+    encoded = [one.encode(images.table, on_error="skip", **how) for one in models]
+    readable, vectors = compare_models.readable_rows(len(images.table), encoded)
+    images = images.take(readable)
+    overlap = images.overlap(model_names, identical=len(models) > len({one.fingerprint() for one in models}))
     classifications: list[Classification | None] = [None] * len(models)
     if single_label or svm:
-        members = labels.astype(bool) if labels.ndim > 1 else None
-        codes = labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
-        train, test = classification_split(table, codes, evaluated, seed=seed)
+        members = images.labels.astype(bool) if images.labels.ndim > 1 else None
+        codes = images.labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
+        split_up = codes, *classification_split(images.table, codes, images.evaluated, seed=seed)
         how = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
+        how |= {"seed": seed, "progress": progress}
+        plan: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed, "progress": progress}
         for n, one in enumerate(models):
-            result = classify(vectors[n], codes, train, test, seed=seed, **how)
-            plan: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
-            result.fine_tuned.extend(fine_tune_all(one, table, codes, train, test, **plan))
-            classifications[n] = result
-    if not evaluated.all():
-        table, labels, vectors = table.take(evaluated), labels[evaluated], [rows[evaluated] for rows in vectors]
+            classifications[n] = result = classify(vectors[n], *split_up, **how)
+            result.fine_tuned.extend(fine_tune_all(one, images.table, *split_up, **plan))
+    vectors = [rows[images.evaluated] for rows in vectors]
+    images = images.take(images.evaluated)
+    table, labels = images.table, images.labels
     query, gallery, mode = _query_gallery(table, mode)
-    coarse = table.labels("coarse")[0] if table.has("coarse") else None
-    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: Evaluation | None = None
     single = labels.ndim == 1
-    sides: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids}
-    for name, trained_on, rows, classification in zip(model_names, known, vectors, classifications, strict=True):
-        metrics = retrieval_metrics(rows, labels, **sides, coarse=coarse, recall_at=recall_at, top=top)
-        if not len(metrics.query_index):
-            raise LookalikeError(
-                f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 "
-                f"images.{hint}"
-            )
+    coarse = table.labels("coarse")[0] if table.has("coarse") else None
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
+    for n, (name, rows) in enumerate(zip(model_names, vectors, strict=True)):
+        with Progress("Ranking", shown=progress):
+            metrics = _metrics(rows, images, coarse=coarse, recall_at=recall_at, top=top, **which)
         fitted, reason, note = None, "", ""
         if calibration and single:
-            fitted, reason = calibrate(rows, labels, **sides, seed=seed)
-            note = overlap_note(trained_on, table.take(metrics.query_index))
+            with Progress("Calibrating", shown=progress):
+                fitted, reason = calibrate(rows, labels, **which, seed=seed)
+            note = overlap_note(images.known[n], images.made[n, metrics.query_index])
+        pairs, agreement = None, None
+        if verification and single:
+            with Progress("Verifying pairs", shown=progress):
+                pairs = _verify(rows, labels, images.ids, seed)
+        if nmi and single:
+            with Progress("Clustering", shown=progress):
+                agreement = clustering.nmi(rows, labels, seed=seed)
         searched = as_index(gallery, len(table), "gallery")
-        pairs = _verify(rows, labels, ids, seed) if verification and single else None
-        agreement = clustering.nmi(rows, labels, seed=seed) if nmi and single else None
         evaluated_model = EvaluatedModel(name, rows, metrics, fitted, reason, note)
-        measured: Any = (pairs, agreement, classification, encoded[-1][1], done, overlap)
-        done = Evaluation(table, evaluated_model, labels, names, mode, searched, ids, *measured)
+        measured: Any = (pairs, agreement, classifications[n], encoded[-1][1], done, overlap)
+        done = Evaluation(table, evaluated_model, labels, images.names, mode, searched, images.ids, *measured)
     assert done is not None
+    with Progress("Computing intervals", shown=progress):
+        _ = done.verdict
     if out is not None:
         run = Run.create("evaluate", {"data": table.name, "model": done.model.name, "seed": seed}, path=out)
-        with run.removed_if_failed():
+        with run.removed_if_failed(), Progress("Writing the report", shown=progress):
             for name, section in done.sections(run, seed=seed).items():
                 run.write_section(name, section)
             done.write_queries(run.path / "queries.csv")
@@ -266,62 +253,98 @@ def compare(
 
 
 def _compare_models(sources: list[Any], o: dict[str, Any]) -> ModelComparison:
-    choose(o["mode"], MODES, "a mode of evaluation")
-    out = None if o["out"] is None else Path(o["out"])
-    if out is not None:
-        Run.check_available(out)
-    known = [known_images(source) for source in sources]
-    table, *_ = _images(o["data"], o["layout"], o["split"], known, include_trained=o["all"], with_train=False)
-    table, labels, _ = _labels(table, o["leave_out_copies"], "")
+    o["copies"], o["include_trained"] = o["leave_out_copies"], o["all"]
+    names = ("layout", "split", "mode", "copies", "include_trained", "out", "progress")
+    images = _read(o["data"], sources, **{name: o[name] for name in names})
     how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
-    made, readable, failures = compare_models.encode_all(sources, table, lambda one: _embedder(one, o["device"]), how)
-    table, labels = table.take(readable), labels[readable]
-    query, gallery, _ = _query_gallery(table, o["mode"])
-    ids = as_codes(table.column("content_id"), len(table), "content ids") if o["leave_out_copies"] else None
-    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids, "top": o["top"]}
-    which["recall_at"] = sorted({1, *o["recall_at"]})
-    models = [EvaluatedModel(one["name"], one["rows"], retrieval_metrics(one["rows"], labels, **which)) for one in made]
-    if not len(models[0].result.query_index):
-        raise LookalikeError(
-            f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 images."
-        )
-    return compare_models.rank(table.name, models, [one["cost"] for one in made], failures, out)
+    made = compare_models.encode_all(sources, images.table, partial(_embedder, device=o["device"]), how)
+    encoded, costs = zip(*made.values(), strict=True)
+    readable, vectors = compare_models.readable_rows(len(images.table), encoded)
+    images = images.take(readable)
+    query, gallery, _ = _query_gallery(images.table, o["mode"])
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
+    which |= {key: o[key] for key in ("recall_at", "top")}
+    named, overlap = zip(made, vectors, strict=True), images.overlap(list(made))
+    with Progress("Ranking", shown=o["progress"]):
+        models = [EvaluatedModel(name, rows, _metrics(rows, images, **which)) for name, rows in named]
+        return compare_models.rank(images.table.name, models, costs, encoded[-1][1], overlap, o["out"])
 
 
-def _images(
+@dataclass(frozen=True)
+class _Images:
+    """The images to evaluate, and those that only classify them."""
+
+    table: Table
+    labels: Ints | Bools
+    names: list[str]
+    evaluated: Bools
+    known: list[KnownImages | None]  # what is known of each model's training
+    made: Any  # (models, images): the split of an image that made the model, else empty
+    left_out: Any  # the same of images that are not evaluated because they made a model
+    include_trained: bool
+    copies: bool  # leave copies out of each other's hits
+    hint: str  # for errors: how many images are left out
+
+    @cached_property
+    def ids(self) -> Ints | None:
+        """Content ids, by which copies are left out."""
+        return as_codes(self.table.column("content_id"), len(self.table), "content ids") if self.copies else None
+
+    def take(self, rows: Bools) -> _Images:
+        some: dict[str, Any] = {"table": self.table.take(rows), "labels": self.labels[rows]}
+        return replace(self, evaluated=self.evaluated[rows], made=self.made[:, rows], **some)
+
+    def overlap(self, names: list[str], *, identical: bool = False) -> Overlap:
+        trained = (self.made[:, self.evaluated] if self.include_trained else self.left_out) != ""
+        trained_models = [name for name, rows in zip(names, trained, strict=True) if rows.any()]
+        unknown = [name for name, images in zip(names, self.known, strict=True) if images is None]
+        counts = int(self.evaluated.sum()), int(trained.any(0).sum())
+        return Overlap(*counts, trained_models, unknown, not self.include_trained, identical)
+
+
+def _read(
     data: str | Path | Table,
+    sources: Sequence[Any],
+    *,
+    weights: str | Path | None = None,
     layout: str,
     split: str | None,
-    known: list[KnownImages | None],
-    *,
+    mode: str,
+    copies: bool,
     include_trained: bool,
-    with_train: bool,
-) -> tuple[Table, Bools, Bools]:
-    """The images, which of them are evaluated, and which of the selected images trained which model.
+    with_train: bool = False,
+    out: str | Path | None,
+    progress: bool,
+) -> _Images:
+    """Read the images, and find those that trained one of the models.
 
     Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
     added `with_train`, to classify by.
     """
     from lookalike.data import read_table
 
+    choose(mode, MODES, "a mode of evaluation")
+    if out is not None:
+        Run.check_available(out)
+    known = [known_images(source) for source in sources]
+    if weights is not None:
+        known[-1] = None  # a file with weights says nothing of its training
     table = read_table(data, layout=layout)
-    keys = image_keys(table)
+    find: dict[str, Any] = {"contents": {}, "progress": progress}
     selected = np.ones(len(table), bool)
     own_split = table.has("split")
     if split is None and own_split and not include_trained:
         split = default_split(table)
-    if split == "all":
-        split = None
-    if split is not None:
-        splits = next((images.splits for images in reversed(known) if images and images.splits), {})
-        if not own_split and any(key in splits for key in keys):
-            marked = table.with_column("split", pyarrow.array(map(splits.get, keys), pyarrow.string()))
-        else:
-            marked = table
+    if split not in (None, "all"):
+        marked, images = table, next((images for images in reversed(known) if images and images.has_splits), None)
+        if not own_split and images and any(splits := images.find(table, **find)[0]):
+            marked = table.with_column("split", pyarrow.array(splits, pyarrow.string()))
         selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
-    trained = np.array([[images is not None and key in images.made for key in keys] for images in known])
-    trained &= selected
-    evaluated = selected if include_trained else selected & ~trained.any(0)
+    made = np.full((len(known), len(table)), "", dtype="<U5")
+    for rows, images in zip(made, known, strict=True):
+        if images is not None:
+            rows[selected] = images.find(table.take(selected), **find)[1]
+    evaluated = selected if include_trained else selected & (made == "").all(0)
     if selected.any() and not evaluated.any():
         raise LookalikeError(
             f"A model was trained on all {selected.sum():,} images, or chosen by them: give other images, or --all to "
@@ -330,7 +353,21 @@ def _images(
     rows = evaluated
     if with_train and own_split and not evaluated.all():
         rows = evaluated | (table.column("split") == "train")
-    return table.take(rows), evaluated[rows], trained
+    left_out = made[:, selected & ~evaluated]
+    count = left_out.shape[1]
+    hint = f" {count:,} images that trained a model are left out; --all includes them." if count else ""
+    table, labels, names = _labels(table.take(rows), copies, hint)
+    return _Images(table, labels, names, evaluated[rows], known, made[:, rows], left_out, include_trained, copies, hint)
+
+
+def _metrics(rows: Floats, images: _Images, *, recall_at: Sequence[int], **options: Any) -> RetrievalResult:
+    metrics = retrieval_metrics(rows, images.labels, recall_at=sorted({1, *recall_at}), **options)  # 1 for the verdict
+    if not len(metrics.query_index):
+        raise LookalikeError(
+            f"No image of `{images.table.name}` has another one of its class: evaluation needs classes with at least "
+            f"2 images.{images.hint}"
+        )
+    return metrics
 
 
 def default_split(table: Table) -> str | None:
@@ -354,7 +391,9 @@ def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools,
     from lookalike.data.readers.columns import hint as column_hint
 
     if copies and not table.has("content_id"):
-        table = audit(table, near=False).table
+        audited = audit(table, near=False).table
+        ids = dict(zip(audited.column("row_id"), audited.column("content_id"), strict=True))
+        table = table.with_column("content_id", [ids.get(row_id) for row_id in table.column("row_id")])
     if not table.has("label"):
         raise LookalikeError(
             f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table."

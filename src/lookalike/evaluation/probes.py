@@ -8,6 +8,7 @@ trains the classifier alone, on all of them (appendix C.1, with the learning rat
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import Progress, track
 from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints, as_common_codes, as_rows
 
@@ -148,21 +150,26 @@ def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, 
 
 
 def low_shot_svm(
-    train: Any, train_members: Any, test: Any, test_members: Any, *, shots: Sequence[int] = SHOTS, seed: int = 0
+    train: Any,
+    train_members: Any,
+    test: Any,
+    test_members: Any,
+    *,
+    shots: Sequence[int] = SHOTS,
+    seed: int = 0,
+    progress: bool = False,
 ) -> dict[int, float]:
     """Compute the mAP of SVMs fitted on few positives of each class, the mean over five draws."""
     rows, members = as_rows(train, "rows"), np.asarray(train_members, bool)
-    out: dict[int, float] = {}
-    for count in shots:
-        values = []
-        for draw in range(LOW_SHOT_DRAWS):
-            rng = numpy_rng(seed, "low shot", count, draw)
-            chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
-            some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
-            precision = linear_svm(rows[some], members[some], test, test_members, seed=seed)
-            values.append(np.mean(list(precision.values())))
-        out[count] = float(np.mean(values))
-    return out
+    values: dict[int, list[float]] = {count: [] for count in shots}
+    draws = list(itertools.product(shots, range(LOW_SHOT_DRAWS)))
+    for count, draw in track(draws, "Fitting SVMs on few images", shown=progress):
+        rng = numpy_rng(seed, "low shot", count, draw)
+        chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
+        some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
+        precision = linear_svm(rows[some], members[some], test, test_members, seed=seed)
+        values[count].append(float(np.mean(list(precision.values()))))
+    return {count: float(np.mean(each)) for count, each in values.items()}
 
 
 def average_precision(scores: Any, relevant: Any) -> float:
@@ -224,6 +231,7 @@ def fine_tune(
     fraction: float,
     schedule: FineTuneSchedule = FEW_LABELS,
     seed: int = 0,
+    progress: bool = False,
 ) -> FineTuneResult:
     """Train a classifier on a copy of the model and measure its accuracy.
 
@@ -249,17 +257,20 @@ def fine_tune(
     pre = network.preprocess
     view, pixels = RandomView(pre, scale=(0.08, 1.0)), PixelCache(train.take(rows), round(pre.size / pre.crop))
     steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, schedule.milestones, schedule.gamma)
-    for epoch in range(schedule.epochs):
-        order = numpy_rng(seed, "order", epoch).permutation(len(rows))
-        for start in range(0, len(order), BATCH_SIZE):
-            part = order[start : start + BATCH_SIZE]
-            images = np.stack([view(pixels.get(int(i)), numpy_rng(seed, "view", epoch, int(i))) for i in part])
-            logits = layer(network.pooled(torch.from_numpy(images).to(network.device)))
-            loss = nn.functional.cross_entropy(logits, torch.from_numpy(codes[part]).to(network.device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        steps.step()
+    what = "Training a linear classifier" if schedule.backbone_lr == 0 else f"Fine-tuning on {100 * fraction:g} %"
+    with Progress(what, schedule.epochs * len(rows), shown=progress) as bar:
+        for epoch in range(schedule.epochs):
+            order = numpy_rng(seed, "order", epoch).permutation(len(rows))
+            for start in range(0, len(order), BATCH_SIZE):
+                part = order[start : start + BATCH_SIZE]
+                images = np.stack([view(pixels.get(int(i)), numpy_rng(seed, "view", epoch, int(i))) for i in part])
+                logits = layer(network.pooled(torch.from_numpy(images).to(network.device)))
+                loss = nn.functional.cross_entropy(logits, torch.from_numpy(codes[part]).to(network.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                bar.advance(len(part))
+            steps.step()
     labeled = test_labels >= 0
     features = torch.from_numpy(network.features(test.take(labeled), runtime="torch")).to(network.device)
     predicted = layer(features).topk(min(5, len(classes)), dim=1).indices.cpu().numpy()

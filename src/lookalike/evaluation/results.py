@@ -39,7 +39,7 @@ class Overlap:
     left_out: bool
     identical: bool = False  # the two models are one
 
-    def message(self, figure: str = "") -> str:
+    def message(self, figure: str = "", *, verb: str = "measured") -> str:
         """Say which images were left out, with a figure on the others; empty if no image trained a model."""
         lines = ["Both are the same model."] if self.identical else []
         lines += [f"It is not known which images trained {name}." for name in self.unknown]
@@ -47,7 +47,7 @@ class Overlap:
             images = self.evaluated + self.trained * self.left_out
             text = f"{self.trained:,} of these {images:,} images trained {' or '.join(self.models)}"
             rest = f"on the other {self.evaluated:,}"
-            rest = f"{rest}: {figure}" if figure else f"measured {rest}"
+            rest = f"{rest}: {figure}" if figure else f"{verb} {rest}"
             lines.append(f"{text}; {rest}." if self.left_out else f"{text}, so its figures are too high.")
         return " ".join(lines)
 
