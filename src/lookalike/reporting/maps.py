@@ -12,7 +12,7 @@ import numpy as np
 
 from lookalike.core.report_blocks import Heat, HeatPanel, Panel, Scatter
 from lookalike.core.seeds import numpy_rng
-from lookalike.reporting.markup import Html, column, data_block, folded, h, join, name, plain, scrolling
+from lookalike.reporting.markup import Html, column, data_block, folded, h, join, name, plain, scrolling, table
 from lookalike.reporting.thumbnails import RenderContext
 
 POINTS = 20_000
@@ -37,12 +37,13 @@ def scatter(block: Scatter, context: RenderContext) -> Html:
     counts = Counter(codes.tolist())
     color = _colors(counts, len(block.names))
     codes = codes[keep]
-    dots = color[codes]
-    key = context.key("map")
-    aspect = aspect_ratio(block.panels)
+    dots, key, aspect = color[codes], context.key("map"), aspect_ratio(block.panels)
     places = [_quantized(panel, keep, aspect) for panel in block.panels]
-    total = len(block.codes)
-    frames = [_panel(p.title, xy, dots, aspect, total) for p, xy in zip(block.panels, places, strict=True)]
+    size = SIDE, round(SIDE * aspect)
+    frames = [
+        _figure(p.title, map_png(xy, dots, aspect), size, f"Map of {len(block.codes):,} images, {p.title}")
+        for p, xy in zip(block.panels, places, strict=True)
+    ]
     cut = f"{len(keep):,} of {len(block.codes):,} images, drawn at random. " if len(keep) < len(block.codes) else ""
     position = {int(old): new for new, old in enumerate(keep)}
     thumbs = {}
@@ -127,11 +128,10 @@ def map_png(xy: np.ndarray, dots: np.ndarray, aspect: float = 1.0) -> bytes:
     return out.getvalue()
 
 
-def _panel(title: str, xy: np.ndarray, dots: np.ndarray, aspect: float, total: int) -> Html:
-    address = f"data:image/png;base64,{base64.b64encode(map_png(xy, dots, aspect)).decode()}"
-    alt = f"Map of {total:,} images, {title}"
-    image = h("img", src=address, width=SIDE, height=round(SIDE * aspect), alt=alt)
-    return h("figure", h("figcaption", name(title, 80)), h("div", image, class_="field"))
+def _figure(title: str, png: bytes, size: tuple[int, int], alt: str, below: Html | None = None) -> Html:
+    address = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    image = h("img", src=address, width=size[0], height=size[1], alt=alt)
+    return h("figure", h("figcaption", name(title, 80)), h("div", image, class_="field"), below)
 
 
 def _legend(block: Scatter, counts: Counter[int], color: np.ndarray) -> Html:
@@ -165,23 +165,16 @@ def heat(block: Heat, context: RenderContext) -> Html:
         return h("p", "There are no classes to draw.", class_="muted")
     axes = f"One row per {block.y_label}, one column per {block.x_label}; " if block.y_label and block.x_label else ""
     text = f"{axes}{len(block.names):,} of each, in the same order. Blue is above 0, orange below; stronger is more."
-    panels = [_heat_panel(panel) for panel in block.panels]
-    return join([
-        h("p", text, class_="muted"),
-        h("div", *panels, class_=f"map panels{len(panels)}"),
-        _diagonal(block),
-    ])  # fmt: skip
+    panels = h("div", *map(_heat_panel, block.panels), class_=f"map panels{len(block.panels)}")
+    return join([h("p", text, class_="muted"), panels, _diagonal(block)])
 
 
 def _heat_panel(panel: HeatPanel) -> Html:
     values = np.array(panel.values)
     ends = f"from {plain(float(values.min()))} to {plain(float(values.max()))}"
-    address = f"data:image/png;base64,{base64.b64encode(heat_png(values)).decode()}"
     side = _factor(len(values)) * len(values)
     alt = f"{panel.title}, {ends}; mean of the diagonal {plain(float(np.diag(values).mean()))}"
-    image = h("img", src=address, width=side, height=side, alt=alt)
-    caption = h("figcaption", name(panel.title, 80))
-    return h("figure", caption, h("div", image, class_="field"), h("p", ends, class_="muted"))
+    return _figure(panel.title, heat_png(values), (side, side), alt, h("p", ends, class_="muted"))
 
 
 def _factor(count: int) -> int:
@@ -209,5 +202,5 @@ def _diagonal(block: Heat) -> Html:
     for n, text in enumerate(block.names):
         cells = (h("td", plain(panel.values[n][n]), class_="num") for panel in block.panels)
         rows.append(h("tr", h("th", name(text, 60), scope="row"), *cells))
-    table = h("table", h("thead", h("tr", *heads)), h("tbody", *rows), class_="grid")
-    return folded("The diagonal in numbers", scrolling("Diagonal", table))
+    drawing = table(h("tr", *heads), rows, class_="grid")
+    return folded("The diagonal in numbers", scrolling("Diagonal", drawing))

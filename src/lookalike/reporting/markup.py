@@ -123,6 +123,11 @@ def scrolling(label: str, table: Html) -> Html:
     return h("div", table, class_="scroll", tabindex="0", role="region", aria_label=label)
 
 
+def table(head: Html, rows: Iterable[Html], **attributes: Any) -> Html:
+    """Make a table of a header row and further rows."""
+    return h("table", h("thead", head), h("tbody", *rows), **attributes)
+
+
 DASH = "–"
 
 

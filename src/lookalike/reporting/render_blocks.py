@@ -8,7 +8,16 @@ from typing import Any
 
 from lookalike.core.report_blocks import Code, Facts, Grid, Hit, HitRow, Hits, Image, Text, Value, Verdict, number
 from lookalike.evaluation.verdicts import percent_text
-from lookalike.reporting.charts import Scale, lines, reliability
+from lookalike.reporting.charts import (
+    Scale,
+    arrows,
+    axis,
+    bars,
+    lines,
+    reliability,
+    whisker_marks,
+    whiskers,
+)
 from lookalike.reporting.maps import heat, scatter
 from lookalike.reporting.markup import (
     Html,
@@ -22,8 +31,8 @@ from lookalike.reporting.markup import (
     name,
     scrolling,
     span,
+    table,
 )
-from lookalike.reporting.row_charts import arrows, axis, bars, whisker_marks, whiskers
 from lookalike.reporting.thumbnails import RenderContext
 
 GRID_ROWS = 500
@@ -76,12 +85,9 @@ def grid(block: Grid, context: RenderContext) -> Html:
     numeric = [i > 0 and all(is_number(row[i]) or row[i] is None for row in shown) for i in columns]
     drawn = block.columns.index(block.whisker) if block.whisker else None
     values = [v for row in shown if isinstance(v := row[drawn], Value)] if drawn is not None else []
-    scale = None
-    if drawn is not None and values:
-        ends = [v for x in values for v in (x.value, x.low, x.high) if v is not None]
-        if any(x.signed for x in values):
-            ends.append(0.0)
-        scale = Scale.cover(ends, ticks=3)
+    ends = [v for x in values for v in (x.value, x.low, x.high) if v is not None]
+    ends += [0.0] * any(x.signed for x in values)
+    scale = Scale.cover(ends, ticks=3) if values else None
     reference = 0.0 if scale is not None and scale.low <= 0 <= scale.high else None
 
     # On a phone a row of many numbers becomes a card; a long or narrow table stays a table.
@@ -110,11 +116,10 @@ def grid(block: Grid, context: RenderContext) -> Html:
                 out.append(h("td", marks, class_="drawing"))
         return h("tr", *out)
 
-    body = h("tbody", *(cells(row) for row in shown))
-    table = h("table", h("thead", heads()), body, class_=f"grid{' cards' if cards else ''}")
+    drawing = table(heads(), map(cells, shown), class_=f"grid{' cards' if cards else ''}")
     cut = f"The first {GRID_ROWS:,} of {len(block.rows):,} rows; all are in the run's folder."
     rest = h("p", cut, class_="muted") if len(shown) < len(block.rows) else None
-    return join([scrolling(block.title or "Table", table), rest])
+    return join([scrolling(block.title or "Table", drawing), rest])
 
 
 TICK = h("svg", h("circle", cx=9, cy=9, r=9), h("path", d="M5 9.4 L8 12.2 L13.2 6.4"), class_="badge ok",
@@ -140,13 +145,9 @@ def hits(block: Hits, context: RenderContext) -> Html:
 
 
 def _hit_row(row: HitRow, context: RenderContext, labeled: bool) -> Html:
-    query = h(
-        "div",
-        _cell(context, row.query, f"Query: {row.query.alt}"),
-        h("p", name(row.query.label or row.query.alt, 80), class_="caption"),
-        h("p", row.note, class_="caption muted") if row.note else None,
-        class_="query",
-    )
+    caption = h("p", name(row.query.label or row.query.alt, 80), class_="caption")
+    note = h("p", row.note, class_="caption muted") if row.note else None
+    query = h("div", _cell(context, row.query, f"Query: {row.query.alt}"), caption, note, class_="query")
     lists = []
     for hit_list in row.lists:
         label = h("p", name(hit_list.name, 40), class_="label") if hit_list.name and labeled else None
@@ -173,28 +174,14 @@ def _hit(hit: Hit, context: RenderContext) -> Html:
     return h("li", _cell(context, hit.image, alt, badge), caption, class_=word or None, title=title)
 
 
-RENDERERS: dict[str, Callable[[Any, RenderContext], Html]] = {
-    "verdict": verdict,
-    "text": text,
-    "code": code,
-    "facts": facts,
-    "grid": grid,
-    "whiskers": whiskers,
-    "lines": lines,
-    "hits": hits,
-    "arrows": arrows,
-    "reliability": reliability,
-    "scatter": scatter,
-    "heat": heat,
-    "bars": bars,
-}
+_KINDS = (verdict, text, code, facts, grid, whiskers, lines, hits, arrows, reliability, scatter, heat, bars)
+RENDERERS: dict[str, Callable[[Any, RenderContext], Html]] = {kind.__name__: kind for kind in _KINDS}
 
 
 def render_block(block: Any, context: RenderContext) -> Html:
     """Render a block of any kind with its title and note."""
-    body = RENDERERS[block.kind](block, context)
-    note = h("p", block.note, class_="note") if block.note else None
+    tag, title = "div", h("h3", block.title) if block.title else None
     if block.folded:
-        summary = h("summary", block.title or "More")
-        return h("details", summary, body, note, class_=f"block b-{block.kind}")
-    return h("div", h("h3", block.title) if block.title else None, body, note, class_=f"block b-{block.kind}")
+        tag, title = "details", h("summary", block.title or "More")
+    note = h("p", block.note, class_="note") if block.note else None
+    return h(tag, title, RENDERERS[block.kind](block, context), note, class_=f"block b-{block.kind}")
