@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.progress import Progress, say
+from lookalike.core.progress import Progress
+from lookalike.core.report_blocks import Figure, Value, Verdict
 from lookalike.core.run import Run
 from lookalike.data import Table, with_columns
-from lookalike.evaluation import clustering, compare_models
-from lookalike.evaluation.arrays import Bools, Floats, Ints, as_codes, as_index
+from lookalike.evaluation import clustering
+from lookalike.evaluation import report_sections as sections
+from lookalike.evaluation.arrays import Bools, Floats, Ints, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
-from lookalike.evaluation.compare_models import ModelComparison
 from lookalike.evaluation.report_sections import EvaluatedModel
-from lookalike.evaluation.results import Evaluation, Overlap
+from lookalike.evaluation.results import Evaluation, ModelComparison, ModelRow
 from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
-from lookalike.evaluation.training_overlap import KnownImages, known_images, overlap_note
+from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, read_images
 from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
 MODES = ("auto", "leave-one-out", "query-gallery")
+LEVEL = 0.05  # p-value below which models differ
 
 
 def evaluate(
@@ -111,11 +111,12 @@ def evaluate(
         >>> print(evaluation)  # doctest: +SKIP
     """
     layout = with_columns(layout, image_column, label_column, split_column)
+    _check(mode, out)
     sources = [*([baseline] if baseline is not None else []), model]
     single_label = knn or probe or linear or retriever or fine_tune
-    selection: dict[str, Any] = {"layout": layout, "split": split, "mode": mode, "copies": leave_out_copies}
-    selection |= {"include_trained": all, "with_train": single_label or svm, "weights": weights, "out": out}
-    images = _read(data, sources, **selection, progress=progress)
+    selection: dict[str, Any] = {"layout": layout, "split": split, "copies": leave_out_copies, "weights": weights}
+    selection |= {"include_trained": all, "with_train": single_label or svm, "progress": progress}
+    images = read_images(data, sources, **selection)
     if single_label and images.labels.ndim > 1:
         reason = "k-NN, the probe and fine-tuning need one each"
         raise LookalikeError(f"The images of `{images.table.name}` have several labels: {reason}.")
@@ -127,7 +128,7 @@ def evaluate(
         model_names[-1] += f" ({folder if folder not in model_names else models[-1].fingerprint()[:4]})"
     how: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "progress": progress}
     encoded = [one.encode(images.table, on_error="skip", **how) for one in models]
-    readable, vectors = compare_models.readable_rows(len(images.table), encoded)
+    readable, vectors = _readable_rows(len(images.table), encoded)
     images = images.take(readable)
     overlap = images.overlap(model_names, identical=len(models) > len({one.fingerprint() for one in models}))
     classifications: list[Classification | None] = [None] * len(models)
@@ -248,119 +249,72 @@ def compare(
     if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
         raise LookalikeError("Give two models with --a and --b, or several with --models.")
     if several is not None:
-        return _compare_models(compare_models.names_of(several), options)
+        return _compare_models(_names_of(several), options)
     return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
 
 
 def _compare_models(sources: list[Any], o: dict[str, Any]) -> ModelComparison:
+    from lookalike.models.inference.pipeline import CropEncoder
+    from lookalike.models.inference.torch_runtime import MIN_IMAGES
+
     o["copies"], o["include_trained"] = o["leave_out_copies"], o["all"]
-    names = ("layout", "split", "mode", "copies", "include_trained", "out", "progress")
-    images = _read(o["data"], sources, **{name: o[name] for name in names})
+    names = ("layout", "split", "copies", "include_trained", "progress")
+    _check(o["mode"], o["out"])
+    images = read_images(o["data"], sources, **{name: o[name] for name in names})
     how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
-    made = compare_models.encode_all(sources, images.table, partial(_embedder, device=o["device"]), how)
-    encoded, costs = zip(*made.values(), strict=True)
-    readable, vectors = compare_models.readable_rows(len(images.table), encoded)
+    encoded: list[Any] = []
+    costs: dict[str, tuple[float, int, int]] = {}
+    for source in sources:  # only one model is in memory at a time
+        model = _embedder(source, o["device"])
+        name = model.name if model.name not in costs else f"{model.name} ({len(costs) + 1})"
+        if o["runtime"] == "auto" and len(images.table) >= MIN_IMAGES:
+            CropEncoder(model, fast=True)  # a conversion is no cost of embedding: it is made once
+        start = time.perf_counter()
+        encoded.append(model.encode(images.table, on_error="skip", **how))
+        costs[name] = len(images.table) / (time.perf_counter() - start), model.weight_bytes, model.dim
+    readable, vectors = _readable_rows(len(images.table), encoded)
     images = images.take(readable)
     query, gallery, _ = _query_gallery(images.table, o["mode"])
     which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
     which |= {key: o[key] for key in ("recall_at", "top")}
-    named, overlap = zip(made, vectors, strict=True), images.overlap(list(made))
     with Progress("Ranking", shown=o["progress"]):
+        named = zip(costs, vectors, strict=True)
         models = [EvaluatedModel(name, rows, _metrics(rows, images, **which)) for name, rows in named]
-        return compare_models.rank(images.table.name, models, costs, encoded[-1][1], overlap, o["out"])
+        done = _rank(images, models, costs, encoded[-1][1])
+    if o["out"] is not None:
+        run = Run.create("evaluate", {"data": done.data, "models": [row.name for row in done.rows]}, path=o["out"])
+        with run.removed_if_failed():
+            figure = Figure(label="recall@1", value=Value.of(done.rows[0].metrics["recall@1"]))
+            verdict = Verdict(message=done.verdict, figures=[figure], line=done.note)
+            run.write_section("verdict", sections.verdict_section(verdict))
+            ranked = {model.name: model for model in models}
+            run.write_section("metrics", sections.table_section([ranked[row.name] for row in reversed(done.rows)]))
+            run.write_result(**done.to_json())
+    return done
 
 
-@dataclass(frozen=True)
-class _Images:
-    """The images to evaluate, and those that only classify them."""
-
-    table: Table
-    labels: Ints | Bools
-    names: list[str]
-    evaluated: Bools
-    known: list[KnownImages | None]  # what is known of each model's training
-    made: Any  # (models, images): the split of an image that made the model, else empty
-    left_out: Any  # the same of images that are not evaluated because they made a model
-    include_trained: bool
-    copies: bool  # leave copies out of each other's hits
-    hint: str  # for errors: how many images are left out
-
-    @cached_property
-    def ids(self) -> Ints | None:
-        """Content ids, by which copies are left out."""
-        return as_codes(self.table.column("content_id"), len(self.table), "content ids") if self.copies else None
-
-    def take(self, rows: Bools) -> _Images:
-        some: dict[str, Any] = {"table": self.table.take(rows), "labels": self.labels[rows]}
-        return replace(self, evaluated=self.evaluated[rows], made=self.made[:, rows], **some)
-
-    def overlap(self, names: list[str], *, identical: bool = False) -> Overlap:
-        trained = (self.made[:, self.evaluated] if self.include_trained else self.left_out) != ""
-        trained_models = [name for name, rows in zip(names, trained, strict=True) if rows.any()]
-        unknown = [name for name, images in zip(names, self.known, strict=True) if images is None]
-        counts = int(self.evaluated.sum()), int(trained.any(0).sum())
-        return Overlap(*counts, trained_models, unknown, not self.include_trained, identical)
+def _rank(images: EvaluatedImages, models: list[EvaluatedModel], costs: dict[str, Any], failed: Any) -> ModelComparison:
+    """Order models by recall@1 and test each against the best, paired by query."""
+    overlap = images.overlap([model.name for model in models])
+    best, *others = sorted(models, key=lambda model: -model.intervals["recall@1"].value)
+    changes = {model.name: sections.differences(best, model)["recall@1"] for model in others}
+    rows, largest = [ModelRow(best.name, best.intervals, None, None, False, *costs[best.name])], 0.0
+    adjusted = {}
+    for place, name in enumerate(sorted(changes, key=lambda name: changes[name].p)):  # Holm
+        adjusted[name] = largest = max(largest, min(1.0, changes[name].p * (len(changes) - place)))
+    for one in others:
+        p = adjusted[one.name]
+        rows.append(ModelRow(one.name, one.intervals, changes[one.name], p, p >= LEVEL, *costs[one.name]))
+    return ModelComparison(images.table.name, len(best.result.query_index), rows, failed, overlap)
 
 
-def _read(
-    data: str | Path | Table,
-    sources: Sequence[Any],
-    *,
-    weights: str | Path | None = None,
-    layout: str,
-    split: str | None,
-    mode: str,
-    copies: bool,
-    include_trained: bool,
-    with_train: bool = False,
-    out: str | Path | None,
-    progress: bool,
-) -> _Images:
-    """Read the images, and find those that trained one of the models.
-
-    Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
-    added `with_train`, to classify by.
-    """
-    from lookalike.data import read_table
-
+def _check(mode: str, out: str | Path | None) -> None:
     choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.check_available(out)
-    known = [known_images(source) for source in sources]
-    if weights is not None:
-        known[-1] = None  # a file with weights says nothing of its training
-    table = read_table(data, layout=layout)
-    find: dict[str, Any] = {"contents": {}, "progress": progress}
-    selected = np.ones(len(table), bool)
-    own_split = table.has("split")
-    if split is None and own_split and not include_trained:
-        split = default_split(table)
-    if split not in (None, "all"):
-        marked, images = table, next((images for images in reversed(known) if images and images.has_splits), None)
-        if not own_split and images and any(splits := images.find(table, **find)[0]):
-            marked = table.with_column("split", pyarrow.array(splits, pyarrow.string()))
-        selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
-    made = np.full((len(known), len(table)), "", dtype="<U5")
-    for rows, images in zip(made, known, strict=True):
-        if images is not None:
-            rows[selected] = images.find(table.take(selected), **find)[1]
-    evaluated = selected if include_trained else selected & (made == "").all(0)
-    if selected.any() and not evaluated.any():
-        raise LookalikeError(
-            f"A model was trained on all {selected.sum():,} images, or chosen by them: give other images, or --all to "
-            "measure on these."
-        )
-    rows = evaluated
-    if with_train and own_split and not evaluated.all():
-        rows = evaluated | (table.column("split") == "train")
-    left_out = made[:, selected & ~evaluated]
-    count = left_out.shape[1]
-    hint = f" {count:,} images that trained a model are left out; --all includes them." if count else ""
-    table, labels, names = _labels(table.take(rows), copies, hint)
-    return _Images(table, labels, names, evaluated[rows], known, made[:, rows], left_out, include_trained, copies, hint)
 
 
-def _metrics(rows: Floats, images: _Images, *, recall_at: Sequence[int], **options: Any) -> RetrievalResult:
+def _metrics(rows: Floats, images: EvaluatedImages, *, recall_at: Sequence[int], **options: Any) -> RetrievalResult:
     metrics = retrieval_metrics(rows, images.labels, recall_at=sorted({1, *recall_at}), **options)  # 1 for the verdict
     if not len(metrics.query_index):
         raise LookalikeError(
@@ -368,43 +322,6 @@ def _metrics(rows: Floats, images: _Images, *, recall_at: Sequence[int], **optio
             f"2 images.{images.hint}"
         )
     return metrics
-
-
-def default_split(table: Table) -> str | None:
-    """Return the split to measure on: the table's own test split, or its validation split; None for all images."""
-    from lookalike.data.readers.columns import split_counts, unused_split
-
-    there = set(table.column("split"))
-    own = next((name for name in ("test", "val") if name in there), None)
-    if own is None or "train" not in there:
-        if unused := unused_split(table):
-            say(unused)
-        return None
-    counts = split_counts(table.column("split"))
-    say(f"`{table.name}` has a split of its own ({counts}): measured on `{own}`; --split all measures on every image.")
-    return own
-
-
-def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
-    """The labels and class names; with `copies` the table gets content ids."""
-    from lookalike.data import audit
-    from lookalike.data.readers.columns import hint as column_hint
-
-    if copies and not table.has("content_id"):
-        audited = audit(table, near=False).table
-        ids = dict(zip(audited.column("row_id"), audited.column("content_id"), strict=True))
-        table = table.with_column("content_id", [ids.get(row_id) for row_id in table.column("row_id")])
-    if not table.has("label"):
-        raise LookalikeError(
-            f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table."
-            f"{column_hint(table, 'label')}"
-        )
-    multilabel = pyarrow.types.is_list(table.arrow["label"].type)
-    labels, names = table.label_matrix() if multilabel else table.labels()
-    if len(names) < 2:
-        what = "1 class, so that every hit would be right" if names else "no labels"
-        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.{hint}")
-    return table, labels, names
 
 
 def _embedder(model: str | Path | Embedder, device: str, weights: str | Path | None = None) -> Embedder:
@@ -431,3 +348,21 @@ def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verificat
     if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
         return None
     return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
+
+
+def _names_of(models: str | Sequence[Any]) -> list[Any]:
+    """The models of `--models a,b,c`, which may also be given one by one."""
+    listed = [models] if isinstance(models, str) else models
+    names = [name for item in listed for name in (item.split(",") if isinstance(item, str) else [item])]
+    if len(names) < 2 or not all(names):
+        raise LookalikeError("`models` needs at least two models, as in --models efficientnet_lite0,resnet50.")
+    return names
+
+
+def _readable_rows(count: int, encoded: Sequence[tuple[Floats, list[Any]]]) -> tuple[Bools, list[Floats]]:
+    """Which of the images every model read, so that all answer the same queries, and the vectors of these."""
+    read = np.ones((len(encoded), count), bool)
+    for mask, (_, failures) in zip(read, encoded, strict=True):
+        mask[[failure.index for failure in failures]] = False
+    readable: Bools = np.asarray(read.all(0))
+    return readable, [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]

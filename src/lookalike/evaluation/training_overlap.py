@@ -1,19 +1,25 @@
-"""Which images a model was trained on: they are left out of its evaluation, and percentages on them carry a warning."""
+"""The images of an evaluation, without those that trained a model; percentages on such images carry a warning."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Container
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+import pyarrow
+
 from lookalike.core import folders
+from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_json
-from lookalike.core.progress import track
+from lookalike.core.progress import say, track
 from lookalike.core.run import Run
+from lookalike.evaluation.arrays import Bools, Ints, as_codes
 
 if TYPE_CHECKING:
     from lookalike.data import Table
@@ -160,3 +166,150 @@ def _of_run(run: Run, model: Path) -> KnownImages | None:
     for key, row_id, content, split in zip(image_keys(table), *columns, strict=True):
         images[key].append(KnownImage(row_id, content, split, split if trained and split in TRAINED else ""))
     return KnownImages(dict(images))
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Images that trained one of the evaluated models, or chose its best step."""
+
+    evaluated: int
+    trained: int
+    models: list[str]  # that were trained on them
+    unknown: list[str]  # models whose training images are not known
+    left_out: bool
+    identical: bool = False  # the two models are one
+
+    def message(self, figure: str = "", *, verb: str = "measured") -> str:
+        """Say which images were left out, with a figure on the others; empty if no image trained a model."""
+        lines = ["Both are the same model."] if self.identical else []
+        lines += [f"It is not known which images trained {name}." for name in self.unknown]
+        if self.trained:
+            images = self.evaluated + self.trained * self.left_out
+            text = f"{self.trained:,} of these {images:,} images trained {' or '.join(self.models)}"
+            rest = f"on the other {self.evaluated:,}"
+            rest = f"{rest}: {figure}" if figure else f"{verb} {rest}"
+            lines.append(f"{text}; {rest}." if self.left_out else f"{text}, so its figures are too high.")
+        return " ".join(lines)
+
+
+@dataclass(frozen=True)
+class EvaluatedImages:
+    """The images to evaluate, and those that only classify them."""
+
+    table: Table
+    labels: Ints | Bools
+    names: list[str]
+    evaluated: Bools
+    known: list[KnownImages | None]  # what is known of each model's training
+    made: Any  # (models, images): the split of an image that made the model, else empty
+    left_out: Any  # the same of images that are not evaluated because they made a model
+    include_trained: bool
+    copies: bool  # leave copies out of each other's hits
+    hint: str  # for errors: how many images are left out
+
+    @cached_property
+    def ids(self) -> Ints | None:
+        """Content ids, by which copies are left out."""
+        return as_codes(self.table.column("content_id"), len(self.table), "content ids") if self.copies else None
+
+    def take(self, rows: Bools) -> EvaluatedImages:
+        some: dict[str, Any] = {"table": self.table.take(rows), "labels": self.labels[rows]}
+        return replace(self, evaluated=self.evaluated[rows], made=self.made[:, rows], **some)
+
+    def overlap(self, names: list[str], *, identical: bool = False) -> Overlap:
+        trained = (self.made[:, self.evaluated] if self.include_trained else self.left_out) != ""
+        trained_models = [name for name, rows in zip(names, trained, strict=True) if rows.any()]
+        unknown = [name for name, images in zip(names, self.known, strict=True) if images is None]
+        counts = int(self.evaluated.sum()), int(trained.any(0).sum())
+        return Overlap(*counts, trained_models, unknown, not self.include_trained, identical)
+
+
+def read_images(
+    data: str | Path | Table,
+    sources: Sequence[Any],
+    *,
+    weights: str | Path | None = None,
+    layout: str,
+    split: str | None,
+    copies: bool,
+    include_trained: bool,
+    with_train: bool = False,
+    progress: bool,
+) -> EvaluatedImages:
+    """Read the images, and find those that trained one of the models.
+
+    Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
+    added `with_train`, to classify by.
+    """
+    from lookalike.data import read_table
+
+    known = [known_images(source) for source in sources]
+    if weights is not None:
+        known[-1] = None  # a file with weights says nothing of its training
+    table = read_table(data, layout=layout)
+    find: dict[str, Any] = {"contents": {}, "progress": progress}
+    selected = np.ones(len(table), bool)
+    own_split = table.has("split")
+    if split is None and own_split and not include_trained:
+        split = default_split(table)
+    if split not in (None, "all"):
+        marked, images = table, next((images for images in reversed(known) if images and images.has_splits), None)
+        if not own_split and images and any(splits := images.find(table, **find)[0]):
+            marked = table.with_column("split", pyarrow.array(splits, pyarrow.string()))
+        selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
+    made = np.full((len(known), len(table)), "", dtype="<U5")
+    for rows, images in zip(made, known, strict=True):
+        if images is not None:
+            rows[selected] = images.find(table.take(selected), **find)[1]
+    evaluated = selected if include_trained else selected & (made == "").all(0)
+    if selected.any() and not evaluated.any():
+        raise LookalikeError(
+            f"A model was trained on all {selected.sum():,} images, or chosen by them: give other images, or --all to "
+            "measure on these."
+        )
+    rows = evaluated
+    if with_train and own_split and not evaluated.all():
+        rows = evaluated | (table.column("split") == "train")
+    left_out = made[:, selected & ~evaluated]
+    count = left_out.shape[1]
+    hint = f" {count:,} images that trained a model are left out; --all includes them." if count else ""
+    table, labels, names = _labels(table.take(rows), copies, hint)
+    overlap = known, made[:, rows], left_out, include_trained
+    return EvaluatedImages(table, labels, names, evaluated[rows], *overlap, copies, hint)
+
+
+def default_split(table: Table) -> str | None:
+    """Return the split to measure on: the table's own test split, or its validation split; None for all images."""
+    from lookalike.data.readers.columns import split_counts, unused_split
+
+    there = set(table.column("split"))
+    own = next((name for name in ("test", "val") if name in there), None)
+    if own is None or "train" not in there:
+        if unused := unused_split(table):
+            say(unused)
+        return None
+    counts = split_counts(table.column("split"))
+    say(f"`{table.name}` has a split of its own ({counts}): measured on `{own}`; --split all measures on every image.")
+    return own
+
+
+def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
+    """The labels and class names; with `copies` the table gets content ids."""
+    from lookalike.data import audit
+    from lookalike.data.readers.columns import hint as column_hint
+
+    if copies and not table.has("content_id"):
+        audited = audit(table, near=False).table
+        ids = dict(zip(audited.column("row_id"), audited.column("content_id"), strict=True))
+        table = table.with_column("content_id", [ids.get(row_id) for row_id in table.column("row_id")])
+    if not table.has("label"):
+        raise LookalikeError(
+            f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table."
+            f"{column_hint(table, 'label')}"
+        )
+    multilabel = pyarrow.types.is_list(table.arrow["label"].type)
+    labels, names = table.label_matrix() if multilabel else table.labels()
+    if len(names) < 2:
+        what = "1 class, so that every hit would be right" if names else "no labels"
+        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.{hint}")
+    return table, labels, names

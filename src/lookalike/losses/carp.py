@@ -217,9 +217,6 @@ def _check_partition(permutation: Tensor, prototypes: int, block_size: int) -> N
         raise LookalikeError(f"A permutation of {len(permutation)} does not fit {prototypes} prototypes.")
 
 
-# ---- the kernel --------------------------------------------------------------------------------------
-
-
 class _Blocks(NamedTuple):
     """The partition and how it is processed; `rows` is the number of images, the mean over the processes."""
 

@@ -153,9 +153,6 @@ def cosine_disagreement(z: Tensor) -> Tensor:
     return torch.linalg.vector_norm(1 - (z[:, i] * z[:, j]).sum(2), dim=1)
 
 
-# ---- the equations in plain PyTorch ------------------------------------------------------------------
-
-
 def js_divergence_reference(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
     """Compute eq. 10 to 13 as written; arguments as in :func:`js_divergence`."""
     logits = similarity / temperature
@@ -183,9 +180,6 @@ def terms_reference(
     own = (weights.detach().mean(1) * same).sum(1)
     divergence = js_divergence_reference(z @ rows.mT, union.mask, temperature)
     return DMCACTerms(divergence, classification_loss(heads.class_logits(weights @ rows), labels), own)
-
-
-# ---- Jensen–Shannon divergence -----------------------------------------------------------------------
 
 
 def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
@@ -297,9 +291,6 @@ class _JSDivergence(torch.autograd.Function):
         return _softmax_gradient(p, grad).div_(ctx.temperature), None, None
 
 
-# ---- both terms over the union of what was retrieved -------------------------------------------------
-
-
 def union_terms(
     z: Tensor,
     head_input: Tensor,
@@ -382,9 +373,6 @@ def _to_logits(x: Tensor, views: int, temperature: float, dim: int) -> None:
     """Scale products with the rows to logits, in place; gradients go back the same way."""
     x[:, :views].div_(temperature)
     x[:, views:].mul_(dim**-0.5)
-
-
-# ---- both terms over the whole database --------------------------------------------------------------
 
 
 def full_terms(

@@ -120,8 +120,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         self._warned = False
         self.register_load_state_dict_pre_hook(pml_compat.load_pml_state)
 
-    # ---- one step --------------------------------------------------------------------------------
-
     def forward(
         self,
         embeddings: Tensor,
@@ -191,8 +189,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         self.curr_batch_idx = torch.arange(start, start + len(rows), device=rows.device) % self.memory_size
         self.queue.rebase_if_needed()
         return self.queue.write(rows.float() if self.compat is None else rows, labels, ids)
-
-    # ---- the loss --------------------------------------------------------------------------------
 
     def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: pml_compat.IndicesTuple | None) -> Tensor:
         queue = self.queue
@@ -276,8 +272,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
             indices = pml_compat.remove_same_images(indices, batch.ids, batch.ids)
         return batch.scale_gradient(self.loss(batch.embeddings, batch.labels, indices))
 
-    # ---- reading and writing the memory ----------------------------------------------------------
-
     @torch.no_grad()
     def fill(self, embeddings: Tensor, labels: Tensor, ids: Tensor | None = None) -> None:
         """Enqueue without a loss and without drift correction, as a warm start or a refresh."""
@@ -326,8 +320,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
     def row_ids(self) -> Tensor:
         """A copy of the image ids of the filled rows; the smallest integer where there was none."""
         return self.queue.ids[: self.count].clone()
-
-    # ---- checks and state ------------------------------------------------------------------------
 
     def _gathers(self) -> bool:
         """By default where a process group is not that of our own loop, which passes joint batches."""
@@ -381,9 +373,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
             if own != value:
                 raise LookalikeError(f"The memory was saved with {name}={value}, this one has {own}: use the same.")
         self.corrects = state["corrects"]
-
-
-# ---- several processes -------------------------------------------------------------------------------
 
 
 class JointBatch(NamedTuple):
