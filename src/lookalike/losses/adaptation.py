@@ -98,14 +98,11 @@ def class_confusion_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
 
 
 def shot_pseudo_labels(features: Tensor, logits: Tensor) -> Tensor:
-    """Assign each row to the nearest class centroid by cosine, in two rounds; only predicted classes take part.
+    """Return the class whose centroid is nearest by cosine, in two rounds; only predicted classes take part.
 
     Args:
         features: Features of the batch.
         logits: Its logits.
-
-    Returns:
-        The label of each row.
 
     Shape:
         - features: ``(n, d)``; logits: ``(n, classes)``; labels: ``(n,)``.

@@ -153,7 +153,7 @@ def fused_carp(
     diagnostics: bool = False,
     chunk: int = CHUNK,
 ) -> CARPOutput:
-    """Compute the CARP loss from embeddings and prototypes, a few blocks of logits at a time.
+    """Return the CARP loss and its terms from embeddings and prototypes, a few blocks of logits at a time.
 
     Prototypes are normalized here. Every input that requires a gradient gets one, the teacher's included.
 
@@ -168,9 +168,6 @@ def fused_carp(
         gather: As in :class:`CARPLoss`.
         diagnostics: Also return :class:`Diagnostics`.
         chunk: Columns of logits that are held at a time.
-
-    Returns:
-        Loss and terms.
 
     Shape:
         - student: ``(V, N, d)``; teacher: ``(W, N, d)``; prototypes: ``(K, d)``; permutation: ``(K,)``.

@@ -32,7 +32,7 @@ def reverse_gradient(x: Tensor) -> Tensor:
 
 
 def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
-    """Contrast the two views of an image against the keys of earlier batches.
+    """Return the loss that contrasts the two views of an image against the keys of earlier batches.
 
     The cosines to the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch;
     keys farther than 1.4 weigh nothing, and a key that is farther from all queries weighs the same for each.
@@ -42,9 +42,6 @@ def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperatu
         keys: Those of the second views, by the momentum copy.
         queue: Keys of earlier batches; if empty, the loss is 0.
         temperature: Temperature of the softmax.
-
-    Returns:
-        The scalar loss.
 
     Shape:
         - queries and keys: ``(n, d)``; queue: ``(m, d)``.

@@ -74,9 +74,8 @@ class AttentionHeads(nn.Module):
         self.classifier, self.attention_classifier = matrix(num_classes), matrix(num_classes)
         self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
         if init == "identity":
-            with torch.no_grad():
-                for square in (self.query, self.key, self.value):
-                    square.copy_(torch.eye(dim))
+            for square in (self.query, self.key, self.value):
+                nn.init.eye_(square)
 
     def attention_queries(self, z: Tensor) -> Tensor:
         """Return W_kᵀ W_q z/√F, whose product with a database vector is the attention logit (eq. 17)."""
@@ -183,7 +182,7 @@ def terms_reference(
 
 
 def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Frobenius norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats.
+    """Return the norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats, for each query.
 
     Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
 
@@ -191,9 +190,6 @@ def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: f
         similarity: Similarities of the views of each query to database vectors.
         mask: True for the columns that exist; None means all.
         temperature: Temperature τ; the paper has 1.
-
-    Returns:
-        One value per query, at most √(A(A−1)/2)·ln 2.
 
     Shape:
         - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
@@ -208,15 +204,6 @@ def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: f
     return _JSDivergence.apply(_at_least_float32(similarity), mask, temperature)
 
 
-class JSDivergences(NamedTuple):
-    """Of the views of B queries: log(P/M) of both (B, pairs, T), divergences (B, pairs) and their norm (B,)."""
-
-    ell_i: Tensor
-    ell_j: Tensor
-    js: Tensor
-    norm: Tensor
-
-
 def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     """Return log(P/M) and log(Q/M), M the mean of P and Q; 0 where both are 0."""
     info = torch.finfo(p.dtype)
@@ -226,13 +213,13 @@ def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return t.log1p(), t.neg_().log1p_()
 
 
-def js_divergences(p: Tensor) -> JSDivergences:
-    """Compute the pairwise divergences of distributions (B, A, T)."""
+def js_divergences(p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return log(P/M) (B, pairs, T) of both of each pair of p (B, A, T), divergences (B, pairs), their norm (B,)."""
     i, j = _view_pairs(p.shape[1], p.device)
     p_i, p_j = p.index_select(1, i), p.index_select(1, j)  # much faster than indexing
     ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
     js = 0.5 * p_i.mul_(ell_i).addcmul_(p_j, ell_j).sum(2)
-    return JSDivergences(ell_i, ell_j, js, torch.linalg.vector_norm(js, dim=1))
+    return ell_i, ell_j, js, torch.linalg.vector_norm(js, dim=1)
 
 
 def _view_pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -258,7 +245,7 @@ def _pair_weights(js: Tensor, norm: Tensor, gradient: Tensor) -> Tensor:
     return 0.5 * gradient[:, None] * torch.where(norm[:, None] > 0, js / norm[:, None], 0.0)
 
 
-def _weighted_log_ratios(divergences: JSDivergences, gradient: Tensor, views: int) -> Tensor:
+def _weighted_log_ratios(divergences: list[Tensor], gradient: Tensor, views: int) -> Tensor:
     """Σ over the pairs of their weight times log(P/M), (B, A, T); `_softmax_gradient` turns it into the gradient."""
     *ells, js, norm = divergences
     weight = _pair_weights(js, norm, gradient)[:, :, None]
@@ -281,13 +268,13 @@ class _JSDivergence(torch.autograd.Function):
         divergences = js_divergences(p)
         ctx.save_for_backward(p, *divergences)
         ctx.temperature = temperature
-        return divergences.norm
+        return divergences[-1]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         p, *saved = ctx.saved_tensors
-        grad = _weighted_log_ratios(JSDivergences(*saved), gradients[0], p.shape[1])
+        grad = _weighted_log_ratios(saved, gradients[0], p.shape[1])
         return _softmax_gradient(p, grad).div_(ctx.temperature), None, None
 
 
@@ -300,7 +287,7 @@ def union_terms(
     heads: AttentionHeads,
     temperature: float,
 ) -> DMCACTerms:
-    """Compute divergence and attention classification over each query's union; the database is constant.
+    """Return divergence and attention classification over each query's union; the database is constant.
 
     Args:
         z: Unit embeddings of the views, for the divergence.
@@ -310,9 +297,6 @@ def union_terms(
         union: Rows of the database that each query is compared with.
         heads: The attention heads.
         temperature: Temperature τ of the divergence.
-
-    Returns:
-        The terms of every query.
 
     Shape:
         - z and head_input: ``(B, A, F)``; labels: ``(B,)``.
@@ -355,14 +339,14 @@ class _UnionTerms(torch.autograd.Function):
         weights, divergences = both[:, views:], js_divergences(both[:, :views])
         ctx.save_for_backward(rows, both, *divergences)
         ctx.mark_non_differentiable(weights)
-        return divergences.norm, weights @ rows, weights
+        return divergences[-1], weights @ rows, weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, both, *saved = ctx.saved_tensors
         views = both.shape[1] // 2
-        grad_divergence = _weighted_log_ratios(JSDivergences(*saved), gradients[0], views)
+        grad_divergence = _weighted_log_ratios(saved, gradients[0], views)
         grad_logits = _softmax_gradient(both, torch.cat([grad_divergence, gradients[1] @ rows.mT], 1))
         _to_logits(grad_logits, views, ctx.temperature, rows.shape[2])
         grad = grad_logits @ rows
@@ -384,7 +368,7 @@ def full_terms(
     temperature: float,
     block: int = 4096,
 ) -> DMCACTerms:
-    """Compute the terms over the whole database, by blocks; vectors that require a gradient get one.
+    """Return the terms over the whole database, by blocks; vectors that require a gradient get one.
 
     Args:
         z: Unit embeddings of the views, for the divergence.
@@ -394,9 +378,6 @@ def full_terms(
         heads: The attention heads.
         temperature: Temperature τ of the divergence.
         block: Number of database rows held at a time.
-
-    Returns:
-        The terms of every query.
 
     Shape:
         - z and head_input: ``(B, A, F)``; labels: ``(B,)``.

@@ -56,7 +56,7 @@ def pairwise_cross_entropy(scores: Tensor, images_per_class: int, temperature: f
 def hyperbolic_loss(
     u: Tensor, images_per_class: int, temperature: float = 0.2, curvature: float = 0.1, clip: float = 2.3
 ) -> Tensor:
-    """Pairwise cross-entropy with hyperbolic distances (Hyp).
+    """Return the pairwise cross-entropy with hyperbolic distances (Hyp).
 
     Args:
         u: Embeddings, not normalized; row s·N + n is image s of class n.
@@ -64,9 +64,6 @@ def hyperbolic_loss(
         temperature: Temperature of the softmax.
         curvature: Curvature of the space (c).
         clip: Largest length of a vector before it is mapped into the ball.
-
-    Returns:
-        The scalar loss.
 
     Shape:
         - u: ``(K·N, d)``.
@@ -83,15 +80,12 @@ def hyperbolic_loss(
 
 
 def spherical_loss(z: Tensor, images_per_class: int, temperature: float = 0.1) -> Tensor:
-    """Pairwise cross-entropy with cosines (Sph).
+    """Return the pairwise cross-entropy with cosines (Sph).
 
     Args:
         z: Unit embeddings; row s·N + n is image s of class n.
         images_per_class: K.
         temperature: Temperature of the softmax.
-
-    Returns:
-        The scalar loss.
 
     Shape:
         - z: ``(K·N, d)``.

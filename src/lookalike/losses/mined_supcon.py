@@ -114,9 +114,9 @@ def mined_supcon(
     temperature: float,
     margins: Margins | None = None,
 ) -> MinedLosses:
-    """Compute SupCon of each query against the stored rows, over the pairs that the miner keeps.
+    """Return SupCon of each query against the stored rows, over the pairs that the miner keeps.
 
-    All pairs are negatives except the excluded ones.
+    All pairs are negatives except the excluded ones. :mod:`lookalike.memory` averages the losses.
 
     Args:
         queries: Unit embeddings, the only input with a gradient.
@@ -125,9 +125,6 @@ def mined_supcon(
         excluded: Pairs that are not negatives, the positives among them.
         temperature: Temperature τ.
         margins: Thresholds of the miner; None keeps all pairs.
-
-    Returns:
-        The losses of the queries; :mod:`lookalike.memory` averages them.
 
     Shape:
         - queries: ``(B, d)``; references: ``(N, d)``; losses: ``(B,)``.

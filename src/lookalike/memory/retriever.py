@@ -37,15 +37,12 @@ class Retriever(Protocol):
 
 
 def make_retriever(kind: str, rows: Tensor, *, store: str = "local") -> Retriever:
-    """Create a retriever over the rows of a database.
+    """Return a retriever over the rows of a database; close it when the rows change.
 
     Args:
         kind: ``"exact"``, ``"faiss"`` (also exact), ``"hnsw"`` (faiss's graph) or ``"store"``.
         rows: ``(D, F)`` unit vectors.
         store: Name of the store for ``"store"``.
-
-    Returns:
-        The retriever; close it when the rows change.
 
     Example:
         >>> retriever = make_retriever("exact", torch.eye(3))

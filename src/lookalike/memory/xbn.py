@@ -90,16 +90,13 @@ def std_from_squares(mean: Tensor, mean_square: Tensor, count: int, correction: 
 
 
 def xbn_update(stored: Tensor, target: Moments) -> Tensor:
-    """Match the moments of stored embeddings (n, d) to a target: the reference form of XBN.
+    """Return stored embeddings with the moments of a target, in float64: the reference form of XBN.
 
     z ← (z − μ_R) ∘ (σ̂/σ_R) + μ̂. The memory applies it as one affine map in O(d); see :mod:`lookalike.memory.queue`.
 
     Args:
         stored: Stored embeddings.
         target: Moments to match.
-
-    Returns:
-        The matched embeddings, float64.
 
     Shape:
         - stored and output: ``(n, d)``.
