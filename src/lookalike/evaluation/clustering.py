@@ -88,18 +88,14 @@ def kmeans(rows: Floats, initial: Floats, *, iterations: int = 20, spherical: bo
         if previous is not None and np.array_equal(labels, previous):
             return Clusters(labels, centers, scores)
         previous = labels
-        centers = _means(rows, labels, len(initial), spherical)
+        members = sparse.csr_matrix((np.ones(len(rows)), (labels, np.arange(len(rows)))), (len(initial), len(rows)))
+        sums = members @ rows
+        sizes = np.linalg.norm(sums, axis=1) if spherical else np.bincount(labels, minlength=len(initial))
+        centers = np.asarray(sums / np.maximum(sizes, 1e-12)[:, None], dtype=np.float32)
         empty = np.flatnonzero(np.bincount(labels, minlength=len(initial)) == 0)
         centers[empty] = rows[np.argsort(scores, kind="stable")[: len(empty)]]
     labels, scores = _assign(rows, centers, spherical)
     return Clusters(labels, centers, scores)
-
-
-def _means(rows: Floats, labels: Ints, count: int, spherical: bool) -> Floats:
-    members = sparse.csr_matrix((np.ones(len(rows)), (labels, np.arange(len(rows)))), (count, len(rows)))
-    sums = members @ rows
-    sizes = np.linalg.norm(sums, axis=1) if spherical else np.bincount(labels, minlength=count)
-    return np.asarray(sums / np.maximum(sizes, 1e-12)[:, None], dtype=np.float32)
 
 
 def _assign(rows: Floats, centers: Floats, spherical: bool) -> tuple[Ints, Floats]:

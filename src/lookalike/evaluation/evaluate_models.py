@@ -22,7 +22,7 @@ from lookalike.evaluation.classification import Classification, classification_s
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, ModelComparison, ModelRow
 from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
-from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, read_images
+from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, select_images
 from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def evaluate(
     single_label = knn or probe or linear or retriever or fine_tune
     selection: dict[str, Any] = {"layout": layout, "split": split, "copies": leave_out_copies, "weights": weights}
     selection |= {"include_trained": all, "with_train": single_label or svm, "progress": progress}
-    images = read_images(data, sources, **selection)
+    images = select_images(data, sources, **selection)
     if single_label and images.labels.ndim > 1:
         reason = "k-NN, the probe and fine-tuning need one each"
         raise LookalikeError(f"The images of `{images.table.name}` have several labels: {reason}.")
@@ -260,7 +260,7 @@ def _compare_models(sources: list[Any], o: dict[str, Any]) -> ModelComparison:
     o["copies"], o["include_trained"] = o["leave_out_copies"], o["all"]
     names = ("layout", "split", "copies", "include_trained", "progress")
     _check(o["mode"], o["out"])
-    images = read_images(o["data"], sources, **{name: o[name] for name in names})
+    images = select_images(o["data"], sources, **{name: o[name] for name in names})
     how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
     encoded: list[Any] = []
     costs: dict[str, tuple[float, int, int]] = {}

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,7 +66,7 @@ class KnownImages:
 
     @property
     def has_splits(self) -> bool:
-        return any(image.split for image in chain.from_iterable(self.images.values()))
+        return any(image.split for images in self.images.values() for image in images)
 
     def find(
         self, table: Table, contents: dict[str, str | None] | None = None, *, progress: bool = False
@@ -82,7 +81,8 @@ class KnownImages:
         rows = list(zip(table.arrow["row_id"].to_pylist(), known, strict=True))
         for row_id, images in rows:
             contents |= [(row_id, image.content) for image in images if image.row_id == row_id and image.content]
-        unclear = [i for i, row in enumerate(rows) if row[0] not in contents and _needs_pixels(*row)]
+        others = [any(i.content and i.row_id not in (None, row_id) for i in images) for row_id, images in rows]
+        unclear = [i for i, (row_id, _) in enumerate(rows) if others[i] and row_id not in contents]
         contents |= zip((rows[i][0] for i in unclear), _content_ids(table, unclear, progress), strict=True)
         splits, made = [], []
         for row_id, images in rows:
@@ -90,10 +90,6 @@ class KnownImages:
             made.append(next((image.made for image in same if image.made), ""))
             splits.append(made[-1] or (same[-1].split if same else None))
         return splits, made
-
-
-def _needs_pixels(row_id: str, images: list[KnownImage]) -> bool:
-    return any(image.content and image.row_id not in (None, row_id) for image in images)
 
 
 def _content_ids(table: Table, rows: list[int], progress: bool) -> list[str | None]:
@@ -224,7 +220,7 @@ class EvaluatedImages:
         return Overlap(*counts, trained_models, unknown, not self.include_trained, identical)
 
 
-def read_images(
+def select_images(
     data: str | Path | Table,
     sources: Sequence[Any],
     *,

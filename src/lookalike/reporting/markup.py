@@ -170,7 +170,7 @@ def cell(value: Cell, column: str = "") -> Html:
     if value is None:
         return h("span", DASH, class_="muted")
     if isinstance(value, bool):
-        return esc("yes" if value else "no")
+        return esc(cell_text(value))
     if isinstance(value, Value):
         shown = h("span", f"{value.number()} {value.unit}".rstrip(), class_="nowrap")
         interval = span(value)
