@@ -8,12 +8,11 @@ from dataclasses import dataclass
 
 from lookalike.core.report_blocks import Arrow, Arrows, Bars, Lines, Reliability, Series, Value, Whiskers, number
 from lookalike.reporting import markup
-from lookalike.reporting.markup import DASH, Html, digits_for, esc, folded, h, join, name, plain, scrolling, span, table
-from lookalike.reporting.thumbnails import RenderContext
+from lookalike.reporting.markup import Html, RenderContext, esc, h, join, name, plain, span
 
 POINTS = 400  # drawn of a curve
-ENDS = 30  # arrows drawn at either end; the rest is folded
-FOLDED = 400  # folded rows
+ENDS = 30  # arrows drawn at either end; the rest is markup.folded
+FOLDED = 400  # markup.folded rows
 TABLE_ROWS = 24  # listed of a curve
 READING = (
     "On the dashed line the percentages are right: of 100 hits shown with 80 %, 80 show the same thing. Above it the "
@@ -93,7 +92,7 @@ def envelope(y: Sequence[float], keep: int) -> list[int]:
 
 
 def lines(block: Lines, context: RenderContext) -> Html:
-    """Render a line chart with legend and table."""
+    """Render a line chart with legend and markup.table."""
     curves = [s for s in block.series if s.x]
     if not curves:
         return h("p", "Nothing was logged.", class_="muted")
@@ -198,16 +197,18 @@ def _line_table(block: Lines) -> Html:
     places = sorted({x for s in curves for x in s.x})
     shown = [places[i] for i in thin(len(places), TABLE_ROWS)]
     index = [{x: i for i, x in enumerate(s.x)} for s in curves]
-    digits = digits_for(places)
+    digits = markup.digits_for(places)
     rows = []
     for x in shown:
-        texts = (_point_text(s, where[x]) if x in where else DASH for s, where in zip(curves, index, strict=True))
+        texts = (
+            _point_text(s, where[x]) if x in where else markup.DASH for s, where in zip(curves, index, strict=True)
+        )
         cells = (h("td", text, class_="num") for text in texts)
         rows.append(h("tr", h("th", number(x, digits), scope="row", class_="num"), *cells))
     titles = [block.x_label, *(name(s.name, 60) for s in curves)]
     head = h("tr", *(h("th", title, scope="col", class_="num") for title in titles))
     more = f" ({len(shown)} of {len(places):,} steps)" if len(shown) < len(places) else ""
-    return folded(f"Numbers{more}", scrolling(f"Numbers of {_title(block)}", table(head, rows)))
+    return markup.folded(f"Numbers{more}", markup.scrolling(f"Numbers of {_title(block)}", markup.table(head, rows)))
 
 
 def _point_text(series: Series, i: int) -> Html:
@@ -236,7 +237,7 @@ def reliability(block: Reliability, context: RenderContext) -> Html:
     rows = []
     for b in block.bins:
         p, observed, low, high = (f"{100 * v:.0f}" for v in (b.p, b.observed, b.low, b.high))
-        cells = (f"{p} %", f"{observed} %", f"{low}{DASH}{high} %", f"{b.count:,}")
+        cells = (f"{p} %", f"{observed} %", f"{low}{markup.DASH}{high} %", f"{b.count:,}")
         rows.append(h("tr", *(h("td", text, class_="num") for text in cells)))
     columns = ("predicted", "observed", "95 % interval", "pairs")
     head = h("tr", *(h("th", title, scope="col", class_="num") for title in columns))
@@ -247,7 +248,10 @@ def reliability(block: Reliability, context: RenderContext) -> Html:
     error = h("div", h("p", label, big, interval), class_="figure")
     aside = h("div", error, h("p", READING, class_="muted"), class_="aside")
     return join(
-        [h("div", box, aside, class_="beside"), folded("Numbers", scrolling(f"Numbers of {title}", table(head, rows)))]
+        [
+            h("div", box, aside, class_="beside"),
+            markup.folded("Numbers", markup.scrolling(f"Numbers of {title}", markup.table(head, rows))),
+        ]
     )
 
 
@@ -280,7 +284,7 @@ def axis(scale: Scale, key: str, title: str, description: str) -> Html:
 def _table(columns: Sequence[object], drawing: Html, rows: Sequence[Html]) -> Html:
     first, last = columns
     head = h("tr", markup.column(first), markup.column(drawing, class_="drawing"), markup.column(last, class_="num"))
-    return table(head, rows, class_="rows")
+    return markup.table(head, rows, class_="rows")
 
 
 def _row(title: Html, drawing: Html, text: Html) -> Html:
@@ -295,7 +299,7 @@ def whiskers(block: Whiskers, context: RenderContext) -> Html:
     scale = Scale.cover(ends)
     text = "; ".join(f"{r.name} {plain(r.value)}" for r in block.rows[:12])
     widths = [r.high - r.low for r in block.rows if r.low is not None and r.high is not None]
-    digits = markup.digits_shown(widths) if widths else digits_for(ends)
+    digits = markup.digits_shown(widths) if widths else markup.digits_for(ends)
     rows = []
     for r in block.rows:
         value = Value(value=r.value, low=r.low, high=r.high, signed=block.reference == 0, digits=digits)
@@ -321,7 +325,7 @@ def bars(block: Bars, context: RenderContext) -> Html:
     scale = Scale.cover([0.0, *(r.value for r in block.rows)], tight=True)
     text = "; ".join(f"{r.name} {plain(r.value)}" for r in block.rows[:12])
     rows = []
-    digits = digits_for([r.value for r in block.rows])
+    digits = markup.digits_for([r.value for r in block.rows])
     for r in block.rows[:FOLDED]:
         start, end = sorted((scale.at(0.0), scale.at(r.value)))
         marks = h("rect", x=pct(start), width=pct(end - start), y="22%", height="56%", rx=2, class_="bar")
@@ -332,7 +336,7 @@ def bars(block: Bars, context: RenderContext) -> Html:
 
 
 def arrows(block: Arrows, context: RenderContext) -> Html:
-    """Render changes as arrows: the lowest and the highest by their end; everything between is folded."""
+    """Render changes as arrows: the lowest and the highest by their end; everything between is markup.folded."""
     if not block.rows:
         return h("p", "Nothing was measured.", class_="muted")
     rows = sorted(block.rows, key=lambda r: (r.after, r.before, r.name))
@@ -358,7 +362,7 @@ def arrows(block: Arrows, context: RenderContext) -> Html:
         intro,
         part(f"{ENDS} lowest", rows[:ENDS]),
         part(f"{ENDS} highest", list(reversed(rows[-ENDS:]))),
-        folded(more, part("between, lowest first", cut)),
+        markup.folded(more, part("between, lowest first", cut)),
     ])  # fmt: skip
 
 

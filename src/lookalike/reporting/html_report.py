@@ -26,9 +26,8 @@ from lookalike.core.progress import warn
 from lookalike.core.report_blocks import Scatter, Section, Verdict
 from lookalike.core.run import Run, find_run
 from lookalike.core.settings import flatten
-from lookalike.reporting.markup import Html, clean, h, join, name
+from lookalike.reporting.markup import Html, RenderContext, Thumbnails, clean, h, images_in, join, name
 from lookalike.reporting.render_blocks import CROSS, TICK, figures, render_block
-from lookalike.reporting.thumbnails import RenderContext, Thumbnails, images_in
 
 GOAL, LIMIT = 3_000_000, 8_000_000  # bytes: thumbnails of maps are dropped above the goal, rows above the limit
 STYLES = ("tokens.css", "report.css")
