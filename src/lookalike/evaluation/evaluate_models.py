@@ -21,9 +21,8 @@ from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, ModelComparison, ModelRow
-from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
+from lookalike.evaluation.retrieval import RetrievalResult, Verification, retrieval_metrics, verify
 from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, select_images
-from lookalike.evaluation.verification import Verification, verify
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
@@ -249,7 +248,11 @@ def compare(
     if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
         raise LookalikeError("Give two models with --a and --b, or several with --models.")
     if several is not None:
-        return _compare_models(_names_of(several), options)
+        listed = [several] if isinstance(several, str) else several
+        names = [name for item in listed for name in (item.split(",") if isinstance(item, str) else [item])]
+        if len(names) < 2 or "" in names:
+            raise LookalikeError("`models` needs at least two models, as in --models efficientnet_lite0,resnet50.")
+        return _compare_models(names, options)
     return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
 
 
@@ -348,15 +351,6 @@ def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verificat
     if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
         return None
     return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
-
-
-def _names_of(models: str | Sequence[Any]) -> list[Any]:
-    """The models of `--models a,b,c`, which may also be given one by one."""
-    listed = [models] if isinstance(models, str) else models
-    names = [name for item in listed for name in (item.split(",") if isinstance(item, str) else [item])]
-    if len(names) < 2 or not all(names):
-        raise LookalikeError("`models` needs at least two models, as in --models efficientnet_lite0,resnet50.")
-    return names
 
 
 def _readable_rows(count: int, encoded: Sequence[tuple[Floats, list[Any]]]) -> tuple[Bools, list[Floats]]:

@@ -20,9 +20,9 @@ from lookalike.evaluation.arrays import Bools, Ints
 from lookalike.evaluation.bootstrap import Interval, PairedDifference
 from lookalike.evaluation.classification import Classification
 from lookalike.evaluation.report_sections import EvaluatedModel, ReportImages
+from lookalike.evaluation.retrieval import Verification
 from lookalike.evaluation.training_overlap import Overlap
 from lookalike.evaluation.verdicts import interval_text, metric_name, p_text
-from lookalike.evaluation.verification import Verification
 
 
 def _metrics(model: EvaluatedModel) -> dict[str, Any]:
@@ -107,9 +107,8 @@ class Evaluation:
             document["training_overlap"] = asdict(self.overlap)
         if self.nmi is not None:
             document["nmi"] = self.nmi
-        for name in ("verification", "classification"):
-            if (part := getattr(self, name)) is not None:
-                document[name] = part.to_json()
+        parts = {"verification": self.verification, "classification": self.classification}
+        document |= {name: part.to_json() for name, part in parts.items() if part is not None}
         if self.labels.ndim == 1:
             each = self.model.result.per_class()
             document["per_class"] = {self.names[code]: metrics for code, metrics in each.items()}
