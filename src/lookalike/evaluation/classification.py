@@ -193,37 +193,26 @@ def classification_split(table: Table, labels: Ints, evaluated: Bools, *, seed: 
 
 
 def classify(
-    vectors: Any,
-    labels: Ints,
-    train: Bools,
-    test: Bools,
-    *,
-    knn: bool = False,
-    probe: bool = False,
-    retriever: bool = False,
-    svm: bool = False,
-    members: Bools | None = None,
-    seed: int = 0,
-    progress: bool = False,
+    rows: Any, labels: Ints, train: Bools, test: Bools, ways: dict[str, bool], members: Any, seed: int, progress: bool
 ) -> Classification:
-    """Classify the test rows by the train rows, in the requested ways."""
-    sides, truth = (vectors[train], labels[train], vectors[test], labels[test]), labels[test]
+    """Classify the test rows by the train rows, in the requested ways: `knn`, `probe`, `retriever`, `svm`."""
+    sides, truth = (rows[train], labels[train], rows[test], labels[test]), labels[test]
     out: dict[str, Any] = {}
-    if knn:
+    if ways["knn"]:
         with Progress("Classifying by neighbors", shown=progress):
             result = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
             interval = bootstrap_interval(result.predicted[KNN_NEIGHBORS] == truth, groups=truth)
         out |= {"knn": interval, "knn_at": result.accuracy}
-    if probe:
+    if ways["probe"]:
         with Progress("Fitting the linear probe", shown=progress):
             correct = probes.linear_probe(*sides, seed=seed).correct
         out["probe"] = bootstrap_interval(correct, groups=truth)
-    if retriever:
+    if ways["retriever"]:
         with Progress("Classifying by majority", shown=progress):
-            out["retriever"] = retriever_knn(vectors, labels, train, test, seed=seed)
-    if svm:
+            out["retriever"] = retriever_knn(rows, labels, train, test, seed=seed)
+    if ways["svm"]:
         matrix = labels[:, None] == np.unique(labels[train]) if members is None else members
-        both = (vectors[train], matrix[train], vectors[test], matrix[test])
+        both = (rows[train], matrix[train], rows[test], matrix[test])
         with Progress("Fitting SVMs", shown=progress):
             out["svm"] = float(np.mean(list(probes.linear_svm(*both, seed=seed).values())))
         out["low_shot"] = probes.low_shot_svm(*both, seed=seed, progress=progress)

@@ -135,11 +135,11 @@ def evaluate(
         members = images.labels.astype(bool) if images.labels.ndim > 1 else None
         codes = images.labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
         split_up = codes, *classification_split(images.table, codes, images.evaluated, seed=seed)
-        how = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
-        how |= {"seed": seed, "progress": progress}
-        plan: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed, "progress": progress}
+        ways = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm}
+        how = {"seed": seed, "progress": progress}
+        plan = {"linear": linear, "few_labels": fine_tune, **how}
         for n, one in enumerate(models):
-            classifications[n] = result = classify(vectors[n], *split_up, **how)
+            classifications[n] = result = classify(vectors[n], *split_up, ways, members=members, **how)
             result.fine_tuned.extend(fine_tune_all(one, images.table, *split_up, **plan))
     vectors = [rows[images.evaluated] for rows in vectors]
     images = images.take(images.evaluated)

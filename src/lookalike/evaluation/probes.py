@@ -150,14 +150,7 @@ def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, 
 
 
 def low_shot_svm(
-    train: Any,
-    train_members: Any,
-    test: Any,
-    test_members: Any,
-    *,
-    shots: Sequence[int] = SHOTS,
-    seed: int = 0,
-    progress: bool = False,
+    train: Any, train_members: Any, *test: Any, shots: Sequence[int] = SHOTS, seed: int = 0, progress: bool = False
 ) -> dict[int, float]:
     """Compute the mAP of SVMs fitted on few positives of each class, the mean over five draws."""
     rows, members = as_rows(train, "rows"), np.asarray(train_members, bool)
@@ -167,7 +160,7 @@ def low_shot_svm(
         rng = numpy_rng(seed, "low shot", count, draw)
         chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
         some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
-        precision = linear_svm(rows[some], members[some], test, test_members, seed=seed)
+        precision = linear_svm(rows[some], members[some], *test, seed=seed)
         values[count].append(float(np.mean(list(precision.values()))))
     return {count: float(np.mean(each)) for count, each in values.items()}
 

@@ -30,6 +30,7 @@ NEAR_CELLS = 12
 SPACING = 0.6  # of the grid, in units of the map (the kernel is 1 wide)
 FEW = 600  # points that need no grid
 LANDMARKS = 20_000
+Tick = Callable[[], None]
 EARLY, LATE, FULL = 250, 250, 40  # iterations: exaggerated, plain, and with all images
 
 
@@ -155,13 +156,13 @@ def tsne(
     return descend(p, y, iterations, tick=lambda: advance(1))
 
 
-def _exaggerated(p: Any, y: Doubles, tick: Callable[[], None]) -> Doubles:
+def _exaggerated(p: Any, y: Doubles, tick: Tick) -> Doubles:
     """The first iterations, from a small start."""
     small = y * (1e-4 / (float(y[:, 0].std()) or 1.0))
     return descend(p, small, EARLY, exaggeration=12, momentum=0.5, tick=tick)
 
 
-def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: Callable[[], None]) -> Doubles:
+def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: Tick) -> Doubles:
     n = len(rows)
     rng = numpy_rng(seed, "map landmarks")
     chosen = np.sort(rng.choice(n, LANDMARKS, replace=False))
@@ -290,13 +291,7 @@ def _cubic(places: Doubles, size: int) -> Any:
 
 
 def descend(
-    p: Any,
-    y: Doubles,
-    iterations: int,
-    *,
-    exaggeration: float = 1.0,
-    momentum: float = 0.8,
-    tick: Callable[[], None] = lambda: None,
+    p: Any, y: Doubles, iterations: int, *, exaggeration: float = 1.0, momentum: float = 0.8, tick: Tick = lambda: None
 ) -> Doubles:
     """Run gradient descent with momentum and a gain for each coordinate that grows while its direction stays."""
     n = len(y)

@@ -214,7 +214,7 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
         if extra is not None and batch.world_size > 1:
             extra = tuple(distributed.group_gather(part + batch.own_rows.start)[0] for part in extra)
-        indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
+        indices = self.select_pairs(embeddings, labels, rows, row_labels, extra=extra, slots=slots)
         if ids is not None and not self.comparison.old_copies:
             indices = pml_compat.remove_same_images(indices, ids, queue.ids[: queue.count])
         return batch.scale_gradient(self.loss(embeddings, labels, indices, rows, row_labels))
