@@ -166,18 +166,12 @@ class _SupConPass:
     """One evaluation. Logits y are scaled so that 2^y is exp(s/τ): exp2 is three times as fast as exp."""
 
     def __init__(
-        self,
-        queries: Tensor,
-        references: References,
-        positives: Pairs,
-        excluded: Pairs,
-        temperature: float,
-        margins: Margins,
+        self, queries: Tensor, references: References, positives: Pairs, excluded: Pairs, tau: float, margins: Margins
     ) -> None:
         base = references.base
         self.references, self.positives, self.excluded = references, positives, excluded
         self.num_rows, self.num_queries, self.dim = len(base), len(queries), base.shape[1]
-        self.temperature, self.log2_scale = temperature, math.log2(math.e) / temperature
+        self.temperature, self.log2_scale = tau, math.log2(math.e) / tau
         self.queries_t = (queries * self.log2_scale).t()
         self.pos_threshold = margins.max_positive * self.log2_scale
         self.neg_threshold = margins.min_negative * self.log2_scale
