@@ -59,22 +59,10 @@ def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations
 
 
 def kmeans(rows: Floats, initial: Floats, *, iterations: int = 20, spherical: bool = False) -> Clusters:
-    """Lloyd's algorithm from given initial centers.
+    """Lloyd's algorithm from given initial centers; spherical compares unit vectors by dot product.
 
-    The center of an empty cluster moves to the row that is farthest from its own center.
-
-    Args:
-        rows: Vectors, unit vectors if ``spherical``.
-        initial: Initial centers, usually some of the rows.
-        iterations: At most so many iterations; it ends earlier once the assignment is stable.
-        spherical: Compare by dot product and keep the centers at length one.
-
-    Returns:
-        Labels, centers and scores of the last assignment.
-
-    Shape:
-        - rows: ``(n, d)``; initial: ``(k, d)``.
-        - labels and scores: ``(n,)``; centers: ``(k, d)``.
+    It ends once the assignment is stable. The center of an empty cluster moves to the row that is farthest from its
+    own center.
 
     Example:
         >>> from lookalike.evaluation.clustering import kmeans

@@ -124,13 +124,10 @@ def _logistic_regression(x: Floats, codes: Ints, weight_decay: float, iterations
 
 
 def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> dict[int, float]:
-    """Fit one-vs-rest linear SVMs on unit features and measure their average precision, as is usual for VOC07.
+    """Fit one-vs-rest linear SVMs on unit features and measure the average precision by class, as is usual for VOC07.
 
     Squared hinge loss, C = 0.5, positives weigh twice as much, as in the evaluation the CARP authors use. Members are
-    boolean matrices (rows, classes): an image may belong to several.
-
-    Returns:
-        Average precision by class; classes without a positive image on either side are left out.
+    boolean matrices (rows, classes). Classes without a positive image on either side are left out.
     """
     from sklearn.svm import LinearSVC
 

@@ -55,13 +55,9 @@ class Projection:
 
 
 def project(embeddings: Any, *, seed: int = 0, like: Doubles | None = None, use_tsne: bool = True) -> Projection:
-    """Lay out embeddings in two dimensions; the same rows give the same map.
+    """Lay out unit vectors in two dimensions, by t-SNE if there are more than 30; the same rows give the same map.
 
-    Args:
-        embeddings: One unit vector a row.
-        seed: Seed of t-SNE.
-        like: Map of the same images by another model; the new one is rotated, mirrored and scaled to match it.
-        use_tsne: t-SNE for more than 30 rows; otherwise two principal axes.
+    ``like`` is a map of the same images by another model: the new one is rotated, mirrored and scaled to match it.
 
     Example:
         >>> from lookalike.evaluation.projection import project

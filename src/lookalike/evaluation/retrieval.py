@@ -144,26 +144,18 @@ class Verification:
 
     ``best_threshold`` has the lowest mean of the two error rates (``accuracy`` is 1 minus that mean), which does not
     depend on how many pairs of either kind there are.
-
-    Attributes:
-        thresholds: Points of the curve.
-        false_accept: Fraction of different pairs accepted at each threshold.
-        false_reject: Fraction of same pairs rejected at each threshold.
-        equal_error: Error rate where the two are equal, at ``equal_threshold``.
-        positive: Number of pairs of the same class; ``negative`` of different classes.
-        complete: Whether every pair was scored, not a sample.
     """
 
-    thresholds: Doubles
-    false_accept: Doubles
-    false_reject: Doubles
-    equal_error: float
+    thresholds: Doubles  # points of the curve
+    false_accept: Doubles  # fraction of different pairs accepted at each of them
+    false_reject: Doubles  # fraction of same pairs rejected
+    equal_error: float  # where the two are equal, at `equal_threshold`
     equal_threshold: float
     best_threshold: float
     accuracy: float
-    positive: int
+    positive: int  # number of pairs of the same class
     negative: int
-    complete: bool
+    complete: bool  # every pair was scored, not a sample
 
     def to_json(self) -> dict[str, Any]:
         names = ("equal_error", "equal_threshold", "best_threshold", "accuracy", "positive", "negative", "complete")

@@ -188,14 +188,7 @@ def settings_section(run: Run) -> Section:
 
 
 def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
-    """Render a report; if it is too large, with fewer thumbnails on maps, then with fewer rows of images.
-
-    Args:
-        run: The run.
-        images: Show images.
-        goal: Size in bytes above which maps lose thumbnails.
-        limit: Size in bytes above which rows are dropped.
-    """
+    """Render a report; above ``goal`` bytes maps lose thumbnails, and above ``limit`` rows of images are dropped."""
     sections = add_default_sections(run, read_sections(run))
     thumbnails = Thumbnails(run.path / "sections" / "images" if images else None)
     text, thumbnail_fraction, row_fraction = "", 1.0, 1.0
@@ -265,14 +258,7 @@ def policy() -> str:
 
 
 def page(sections: Sequence[Section], context: RenderContext, *, title: str, line: str) -> str:
-    """Render the whole HTML page.
-
-    Args:
-        sections: The sections in order.
-        context: What rendering needs besides them.
-        title: Name of the run.
-        line: Small print below the verdict, if it has none of its own.
-    """
+    """Render the whole HTML page; ``line`` is small print below the verdict, if that has none of its own."""
     verdict, rest = _split(sections)
     links, parts = [], []
     for key, section in ((f"s{i}", section) for i, section in enumerate(rest, 1)):

@@ -62,12 +62,9 @@ def join(children: Iterable[object], between: str = "") -> Html:
 
 
 def h(tag: str, /, *children: object, **attributes: Any) -> Html:
-    """Make an element.
+    """Make an element of text, markup, or lists of both.
 
-    Args:
-        tag: Name of the element.
-        *children: Text, markup, or lists of both.
-        **attributes: Attributes; a trailing underscore (`class_`) is dropped, others become hyphens.
+    A trailing underscore of an attribute (`class_`) is dropped, others become hyphens.
     """
     parts = [tag]
     for name, value in attributes.items():
@@ -86,12 +83,7 @@ def h(tag: str, /, *children: object, **attributes: Any) -> Html:
 
 
 def name(text: object, limit: int = 160) -> Html:
-    """Show a name or path of the user: isolated text direction, long ones shortened.
-
-    Args:
-        text: The name.
-        limit: Number of characters that are shown.
-    """
+    """Show a name or path of the user: isolated text direction, shortened to ``limit`` characters."""
     whole = clean(text)
     if not whole.strip():
         return h("span", "(no name)", class_="muted")
@@ -310,15 +302,10 @@ def images_in(sections: Iterable[Section]) -> tuple[list[Image], list[Image]]:
 
 @dataclass
 class RenderContext:
-    """What rendering needs besides the block.
-
-    Attributes:
-        images: The thumbnails.
-        row_fraction: Fraction of the rows of images that are drawn: less than 1 if the file would be too large.
-    """
+    """What rendering needs besides the block."""
 
     images: Thumbnails
-    row_fraction: float = 1.0
+    row_fraction: float = 1.0  # of the rows of images that are drawn: less if the file would be too large
     _ids: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def key(self, what: str) -> str:
