@@ -353,13 +353,9 @@ def _error_rate(wrong: Bools, groups: Ints, seed: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RandomPairScores:
-    """Distribution of the scores of random pairs, for "closer than 99.8 % of random pairs" where there are no labels.
+    """Scores of random pairs, for "closer than 99.8 % of random pairs" where there are no labels."""
 
-    Attributes:
-        quantiles: Quantiles at 0, 0.1, … 100 %.
-    """
-
-    quantiles: list[float]
+    quantiles: list[float]  # at 0, 0.1, … 100 %
 
     def fraction_below(self, score: Any) -> Doubles:
         """Fraction of random pairs with a lower score."""

@@ -36,17 +36,11 @@ EARLY, LATE, FULL = 250, 250, 40  # iterations: exaggerated, plain, and with all
 
 @dataclass(frozen=True)
 class Projection:
-    """A map of images.
+    """A map of images."""
 
-    Attributes:
-        places: Coordinates, ``(n, 2)``.
-        method: ``"t-SNE"`` or ``"PCA"``.
-        preserved: Fraction of each image's 10 nearest neighbors that are among its 10 nearest on the map.
-    """
-
-    places: Doubles
-    method: str
-    preserved: float
+    places: Doubles  # coordinates (n, 2)
+    method: str  # "t-SNE" or "PCA"
+    preserved: float  # fraction of each image's 10 nearest neighbors that are among its 10 nearest on the map
 
     @property
     def note(self) -> str:

@@ -190,12 +190,14 @@ def settings_section(run: Run) -> Section:
 def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
     """Render a report; above ``goal`` bytes maps lose thumbnails, and above ``limit`` rows of images are dropped."""
     sections = add_default_sections(run, read_sections(run))
+    created = str(run.info.get("created", ""))[:16].replace("T", " ")
+    line = " · ".join(filter(None, (str(run.info.get("method", "")), created)))
     thumbnails = Thumbnails(run.path / "sections" / "images" if images else None)
     text, thumbnail_fraction, row_fraction = "", 1.0, 1.0
     while True:
         shown = _with_fewer_thumbnails(sections, thumbnail_fraction)
         thumbnails.expect(*images_in(shown))
-        text = page(shown, RenderContext(thumbnails, row_fraction), title=run.path.name, line=_small_print(run))
+        text = page(shown, RenderContext(thumbnails, row_fraction), title=run.path.name, line=line)
         size = len(text.encode())
         if size > goal and thumbnail_fraction:
             thumbnail_fraction = thumbnail_fraction / 2 if thumbnail_fraction > 0.2 else 0.0
@@ -211,19 +213,15 @@ def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMI
 def _with_fewer_thumbnails(sections: list[Section], fraction: float) -> list[Section]:
     if fraction == 1:
         return sections
-
-    def thinned(block: Any) -> Any:
-        if not isinstance(block, Scatter):
-            return block
-        keep = list(block.images.items())[: int(len(block.images) * fraction)]
-        return block.model_copy(update={"images": dict(keep)})
-
-    return [s.model_copy(update={"blocks": [thinned(b) for b in s.blocks]}) for s in sections]
-
-
-def _small_print(run: Run) -> str:
-    created = str(run.info.get("created", ""))[:16].replace("T", " ")
-    return " · ".join(part for part in (str(run.info.get("method", "")), created) if part)
+    thinned = []
+    for section in sections:
+        some = list(section.blocks)
+        for n, block in enumerate(some):
+            if isinstance(block, Scatter):
+                images = dict(list(block.images.items())[: int(len(block.images) * fraction)])
+                some[n] = block.model_copy(update={"images": images})
+        thinned.append(section.model_copy(update={"blocks": some}))
+    return thinned
 
 
 @cache
