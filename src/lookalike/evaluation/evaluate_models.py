@@ -21,7 +21,7 @@ from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
 from lookalike.evaluation.report_sections import EvaluatedModel
 from lookalike.evaluation.results import Evaluation, ModelComparison, ModelRow
-from lookalike.evaluation.retrieval import RetrievalResult, Verification, retrieval_metrics, verify
+from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics, verify
 from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, select_images
 
 if TYPE_CHECKING:
@@ -141,14 +141,16 @@ def evaluate(
         for n, one in enumerate(models):
             classifications[n] = result = classify(vectors[n], *split_up, ways, members=members, **how)
             result.fine_tuned.extend(fine_tune_all(one, images.table, *split_up, **plan))
-    vectors = [rows[images.evaluated] for rows in vectors]
-    images = images.take(images.evaluated)
+    if not images.evaluated.all():
+        vectors = [rows[images.evaluated] for rows in vectors]
+        images = images.take(images.evaluated)
     table, labels = images.table, images.labels
     query, gallery, mode = _query_gallery(table, mode)
     done: Evaluation | None = None
     single = labels.ndim == 1
     coarse = table.labels("coarse")[0] if table.has("coarse") else None
     which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
+    sizes = np.unique(labels[labels >= 0], return_counts=True)[1]  # of the classes
     for n, (name, rows) in enumerate(zip(model_names, vectors, strict=True)):
         with Progress("Ranking", shown=progress):
             metrics = _metrics(rows, images, coarse=coarse, recall_at=recall_at, top=top, **which)
@@ -158,9 +160,9 @@ def evaluate(
                 fitted, reason = calibrate(rows, labels, **which, seed=seed)
             note = overlap_note(images.known[n], images.made[n, metrics.query_index])
         pairs, agreement = None, None
-        if verification and single:
+        if verification and single and len(sizes) > 1 and sizes.max() > 1:
             with Progress("Verifying pairs", shown=progress):
-                pairs = _verify(rows, labels, images.ids, seed)
+                pairs = verify(rows, labels, ids=images.ids, max_pairs=400_000, seed=seed)
         if nmi and single:
             with Progress("Clustering", shown=progress):
                 agreement = clustering.nmi(rows, labels, seed=seed)
@@ -344,13 +346,6 @@ def _query_gallery(table: Table, mode: str) -> tuple[Ints | None, Ints | None, s
     if not (query.any() and gallery.any()):
         raise LookalikeError(f"`{table.name}` does not say which images are queries and which are the gallery.")
     return np.flatnonzero(query), np.flatnonzero(gallery), "query-gallery"
-
-
-def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verification | None:
-    labeled = labels[labels >= 0]
-    if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
-        return None
-    return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
 
 
 def _readable_rows(count: int, encoded: Sequence[tuple[Floats, list[Any]]]) -> tuple[Bools, list[Floats]]:
