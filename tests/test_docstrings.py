@@ -122,6 +122,30 @@ def test_losses_state_shape_paper_and_example(name: str) -> None:
         assert {"Args", "Shape", "References", "Example"} <= _sections(value)
 
 
+LOSS_MODULES = [f"lookalike.losses.{path.stem}" for path in sorted((SOURCE / "lookalike" / "losses").glob("[!_]*.py"))]
+MEMORY_MODULES = ["lookalike.memory." + name for name in ("cross_batch", "pml_compat", "queue", "retriever", "xbn")]
+LOSS_NAME = re.compile(r"(_loss|_terms|_divergence|_labels|_supcon|_carp)$|Loss$")  # the others are parts of losses
+MEMORY_NAME = re.compile(r"^CrossBatchMemory$|Rule$|Filter$|Moments$|Retriever$|^xbn_update$")
+
+
+@pytest.mark.parametrize("name", LOSS_MODULES + MEMORY_MODULES)
+def test_modules_of_losses_and_memory_are_documented(name: str) -> None:
+    """Every public function and class says what it is; losses and memories state arguments, shape, paper, example."""
+    module = importlib.import_module(name)
+    public = {n: value for n, value in vars(module).items() if getattr(value, "__module__", "") == name and n[0] != "_"}
+    stated = LOSS_NAME if ".losses." in name else MEMORY_NAME
+    for one, value in public.items():
+        assert (vars(value).get("__doc__") or value.__doc__ or "").strip(), f"{name}.{one} has no docstring"
+        if not stated.search(one) or hasattr(value, "_fields") or getattr(value, "_is_protocol", False):
+            continue
+        expected = {"Example"} if one.endswith("Retriever") else {"Shape", "References", "Example"}
+        own = value if inspect.isfunction(value) else value.__init__
+        arguments = set(inspect.signature(own).parameters) - {"self", "args", "kwargs"}
+        expected |= {"Args"} if arguments else set()
+        expected |= {"Returns"} if inspect.isfunction(value) else set()
+        assert expected <= _sections(value), f"{name}.{one} lacks {expected - _sections(value)}"
+
+
 def test_methods_state_paper_example_and_every_setting() -> None:
     from lookalike import methods
     from lookalike.adaptation.methods import AdaContrast, FineTune, Mcc, Shot, Tent

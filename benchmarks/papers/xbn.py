@@ -374,7 +374,7 @@ CLAIMS = [
     _claim(
         "8-moco-xbn-early",
         "MoCo with XBN is ahead of MoCo early in training.",
-        "about +4 points of k-NN accuracy at epoch 15 of 200 (CIFAR-10 and -100, appendix B)",
+        "about +4 points of k-NN accuracy at epoch 15 of 200 (CIFAR-10 and CIFAR-100, appendix B)",
         "Tiny-ImageNet (100 classes, 60 images each) at 32 px, ResNet-18 from scratch, 10 epochs",
         moco_ahead_early,
         "figure-3",

@@ -120,8 +120,8 @@ def bench(
         rows = [{**asdict(bar), "ok": bar.ok and not force} for bar in bars]
         result = BenchResult(name, around, to_plain(figures), to_plain(rows))
         if out is not None:
-            seconds = round(time.monotonic() - start, 1)
-            write_json(Path(out) / f"{kind}-{name}.json", {**result.to_json(), **provenance(), "seconds": seconds})
+            how = {"seconds": round(time.monotonic() - start, 1), "forced": force}
+            write_json(Path(out) / f"{kind}-{name}.json", {**result.to_json(), **provenance(), **how})
         return result
 
     figures, bars = run(BenchContext(data=data_folder(data), keep=write_figures))

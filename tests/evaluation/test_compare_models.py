@@ -8,7 +8,7 @@ import pytest
 
 import lookalike as la
 from lookalike.core.errors import LookalikeError
-from lookalike.evaluation.compare_models import ModelComparison
+from lookalike.evaluation.results import ModelComparison
 from lookalike.models import Embedder, list_models
 from tests import helpers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 
 import numpy as np
@@ -11,15 +12,18 @@ import pytest
 from PIL import Image
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import progress_listener
 from lookalike.core.report_blocks import Section
 from lookalike.core.run import Run
-from lookalike.data import read_table
+from lookalike.data import audit, read_table
 from lookalike.evaluation import compare, evaluate, evaluate_models, training_overlap
 from tests.helpers import make_images
 
 
 class Colors:
     """Mean colors of a coarse grid as the vector, with noise to make the model worse."""
+
+    weight_bytes, dim = 1, 27
 
     def __init__(self, name="colors", grid=3, noise=0.0):
         self.name, self.grid, self.noise = name, grid, noise
@@ -89,7 +93,7 @@ def trained(folder, tmp_path, monkeypatch):
     table.with_column("split", np.repeat(["train", "train", "train", "val", "test", "test"], 8)).save(
         run.path / "table.parquet"
     )
-    monkeypatch.setattr(evaluate_models, "_embedder", lambda model, *_: GOOD if model == run.path else model)
+    monkeypatch.setattr(evaluate_models, "_embedder", lambda model, *_, **__: GOOD if model == run.path else model)
     return run.path
 
 
@@ -121,6 +125,66 @@ def test_a_run_that_exports_its_starting_model_was_trained_on_nothing(folder, tr
     (trained / "trained").mkdir()
     beside = training_overlap.known_images(trained / "trained")
     assert beside is not None and set(beside.made.values()) == {"train", "val"}, "the trained model beside it"
+
+
+@pytest.fixture
+def same_names(tmp_path, monkeypatch):
+    """A run on the folder `train` of a collection whose folder `test` has images of the same names and sizes."""
+    rng = np.random.default_rng(0)
+    for part, name, i in itertools.product(("train", "test"), "ab", range(2)):
+        path = tmp_path / "shop" / part / name / f"{i}.bmp"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(path)
+    run = Run.create("ms", {"model": {"name": "efficientnet_lite0"}}, path=tmp_path / "run")
+    audit(read_table(tmp_path / "shop"), near=False).table.save(run.path / "table.parquet")
+    monkeypatch.setattr(evaluate_models, "_embedder", lambda model, *_, **__: GOOD if model == run.path else model)
+    return tmp_path / "shop", run.path
+
+
+def test_images_of_equal_name_and_size_are_distinguished_by_their_pixels(same_names, tmp_path):
+    folder, run = same_names
+    alone = evaluate(data=folder / "test", model=run)
+    assert alone.note == "" and len(alone.table) == 4, "another folder than the one that trained the model"
+    moved = folder.rename(tmp_path / "elsewhere")
+    every = evaluate(data=moved, model=run, all=True, split="all")
+    assert "4 of these 8 images trained good, so" in every.note
+    assert evaluate(data=moved, model=run).note == ""
+    with pytest.raises(LookalikeError, match="trained on all 4 images"):
+        evaluate(data=moved / "train", model=run)
+
+
+def test_unreadable_images_are_not_counted_as_evaluated(folder, trained, tmp_path):
+    import shutil
+
+    shutil.copytree(folder, tmp_path / "shop")
+    broken = tmp_path / "shop" / "class-05" / "0.jpg"
+    broken.write_bytes(b"x" * broken.stat().st_size)
+    result = evaluate(data=tmp_path / "shop", model=trained, leave_out_copies=True)
+    assert result.note == "32 of these 47 images trained good; measured on the other 15." and len(result.table) == 15
+    assert len(result.failures) == 1
+
+
+def test_several_models_are_compared_on_images_that_trained_none(folder, trained, tmp_path):
+    models = [Colors("other", noise=1.0), trained]
+    result = compare(data=folder, models=models, out=tmp_path / "out", runtime="torch")
+    note = "32 of these 48 images trained good; compared on the other 16."
+    assert result.note == note and note in str(result).splitlines() and result.queries == 16
+    document = Run(tmp_path / "out").result
+    assert document["note"] == note and document["training_overlap"]["trained"] == 32
+    assert Run(tmp_path / "out").read_sections()["verdict"]["blocks"][0]["line"] == note
+    every = compare(data=folder, models=models, all=True, runtime="torch")
+    assert every.queries == 48 and every.note == "32 of these 48 images trained good, so its figures are too high."
+
+
+def test_every_long_stage_shows_its_progress(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOKALIKE_PROGRESS_SECONDS", "15")
+    expected = {"Ranking", "Calibrating", "Verifying pairs", "Clustering", "Computing intervals", "Writing the report"}
+    expected |= {"Classifying by neighbors", "Fitting the linear probe", "Classifying by majority", "Fitting SVMs"}
+    stages = {}
+    options = dict.fromkeys(("nmi", "knn", "probe", "retriever", "svm", "progress"), True)
+    with progress_listener(lambda bar: stages.setdefault(bar.what, bar.seconds)):
+        evaluate(data=folder, model=GOOD, out=tmp_path / "out", **options)
+    assert {what for what, seconds in stages.items() if seconds == 15} >= expected
 
 
 def test_the_split_of_the_run_is_known_for_a_folder(folder, trained, tmp_path):

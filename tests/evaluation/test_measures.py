@@ -12,7 +12,7 @@ from lookalike.evaluation.arrays import pair_scores
 from lookalike.evaluation.classification import weighted_knn
 from lookalike.evaluation.clustering import kmeans, nmi
 from lookalike.evaluation.probes import linear_probe
-from lookalike.evaluation.verification import error_rates, sample_pairs, verify
+from lookalike.evaluation.retrieval import error_rates, sample_pairs, verify
 from tests.naive import evaluation as naive
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import progress_listener
 from lookalike.data import read_table
 from lookalike.evaluation import probes
 from lookalike.evaluation.probes import average_precision, linear_svm, low_shot_svm
@@ -51,16 +52,11 @@ def test_the_schedules_are_the_papers_and_the_model_stays(schedule, fraction, la
     monkeypatch.setattr(torch.optim.SGD, "step", watch)
     labels = table.labels()[0]
     known = np.arange(len(table)) % 8 < 6
-    result = probes.fine_tune(
-        model,
-        table.take(known),
-        labels[known],
-        table.take(~known),
-        labels[~known],
-        fraction=fraction,
-        schedule=schedule,
-        seed=0,
-    )
+    sides = table.take(known), labels[known], table.take(~known), labels[~known]
+    stages = {}
+    with progress_listener(lambda bar: stages.update({bar.what: bar.done == bar.total})):
+        result = probes.fine_tune(model, *sides, fraction=fraction, schedule=schedule, progress=True)
+    assert stages.get("Training a linear classifier" if result.linear else f"Fine-tuning on {100 * fraction:g} %")
     assert result.labeled == labeled and 0 <= result.top1 <= result.top5 <= 1 and result.top5 > 0.5
     assert {epoch: tuple(rates[epoch]) for epoch in expected} == {e: pytest.approx(r) for e, r in expected.items()}
     assert len(rates) == schedule.epochs and model.fingerprint() == before

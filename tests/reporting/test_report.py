@@ -297,7 +297,7 @@ def test_the_map_keeps_an_even_sample_and_every_thumbnail(tmp_path):
 
 
 def test_the_still_map_shows_what_the_script_paints():
-    from lookalike.reporting.maps import PALETTE, map_png
+    from lookalike.reporting.render_blocks import PALETTE, map_png
 
     xy = np.array([[0, 0], [65535, 65535], [32768, 0]], dtype=np.uint16)
     image = Image.open(io.BytesIO(map_png(xy, np.array([0, 1, 11])))).convert("RGBA")
@@ -331,7 +331,7 @@ def test_one_list_is_named_once(tmp_path):
 
 
 def test_a_table_of_numbers_is_drawn_as_colors(tmp_path):
-    from lookalike.reporting.maps import heat_png
+    from lookalike.reporting.render_blocks import heat_png
 
     values = np.array([[1.0, 0.0], [-0.5, 0.25]])
     pixels = np.array(Image.open(io.BytesIO(heat_png(values))))

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from lookalike.evaluation.neighbors import top_k
     from lookalike.evaluation.probes import linear_probe
     from lookalike.evaluation.results import Evaluation
-    from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics
-    from lookalike.evaluation.verification import verify
+    from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics, verify
 
 __all__ = [
     "Calibration",

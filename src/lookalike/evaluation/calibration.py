@@ -59,14 +59,10 @@ class Calibration:
     checked: dict[str, Any] = field(default_factory=dict)
 
     def probability(self, scores: Any, level: Any = None) -> tuple[Doubles, Doubles, Doubles]:
-        """Compute the probabilities of hits with their intervals.
+        """Compute the probabilities of hits, and the lower and upper ends of their intervals.
 
-        Args:
-            scores: Scores of the hits of each query, ``(..., hits)``, best first, without the query itself.
-            level: Level of each query's neighborhood, if more hits are known than are in ``scores``.
-
-        Returns:
-            Probabilities, lower and upper ends, each of the shape of ``scores``.
+        ``scores`` (..., hits) are those of each query's hits, best first, without the query itself; ``level`` is that
+        of its neighborhood, if more hits are known than are in ``scores``.
         """
         values = np.asarray(scores, dtype=np.float64)
         levels = self.level(values) if level is None else np.asarray(level, dtype=np.float64)
@@ -190,14 +186,7 @@ def labels_are_albums(embeddings: Any, labels: Any, *, ids: Any = None, hits: in
     """Whether images with the same label hardly look more alike than others; up to 2,000 of them are queries.
 
     Percentages and class names are of no use then: folders named by year or by import say nothing about what their
-    images show.
-
-    Args:
-        embeddings: One unit vector a row.
-        labels: One label a row; rows without one are left out.
-        ids: Content id of each row; hits with the content of the query are left out.
-        hits: Number of hits of a query that are compared.
-        seed: Seed of the drawn queries.
+    images show. Pairs of equal content (``ids``) are left out; ``hits`` of each query are compared.
 
     Example:
         >>> from lookalike.evaluation.calibration import labels_are_albums
@@ -364,13 +353,9 @@ def _error_rate(wrong: Bools, groups: Ints, seed: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RandomPairScores:
-    """Distribution of the scores of random pairs, for "closer than 99.8 % of random pairs" where there are no labels.
+    """Scores of random pairs, for "closer than 99.8 % of random pairs" where there are no labels."""
 
-    Attributes:
-        quantiles: Quantiles at 0, 0.1, … 100 %.
-    """
-
-    quantiles: list[float]
+    quantiles: list[float]  # at 0, 0.1, … 100 %
 
     def fraction_below(self, score: Any) -> Doubles:
         """Fraction of random pairs with a lower score."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import Progress
 from lookalike.core.report_blocks import number
 from lookalike.core.seeds import numpy_rng
 from lookalike.evaluation import probes
@@ -192,41 +193,36 @@ def classification_split(table: Table, labels: Ints, evaluated: Bools, *, seed: 
 
 
 def classify(
-    vectors: Any,
-    labels: Ints,
-    train: Bools,
-    test: Bools,
-    *,
-    knn: bool = False,
-    probe: bool = False,
-    retriever: bool = False,
-    svm: bool = False,
-    members: Bools | None = None,
-    seed: int = 0,
+    rows: Any, labels: Ints, train: Bools, test: Bools, ways: dict[str, bool], members: Any, seed: int, progress: bool
 ) -> Classification:
-    """Classify the test rows by the train rows, in the requested ways."""
-    sides, truth = (vectors[train], labels[train], vectors[test], labels[test]), labels[test]
+    """Classify the test rows by the train rows, in the requested ways: `knn`, `probe`, `retriever`, `svm`."""
+    sides, truth = (rows[train], labels[train], rows[test], labels[test]), labels[test]
     out: dict[str, Any] = {}
-    if knn:
-        result = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
-        interval = bootstrap_interval(result.predicted[KNN_NEIGHBORS] == truth, groups=truth)
+    if ways["knn"]:
+        with Progress("Classifying by neighbors", shown=progress):
+            result = weighted_knn(*sides, k=KNN_COUNTS, temperature=KNN_TEMPERATURE)
+            interval = bootstrap_interval(result.predicted[KNN_NEIGHBORS] == truth, groups=truth)
         out |= {"knn": interval, "knn_at": result.accuracy}
-    if probe:
-        out["probe"] = bootstrap_interval(probes.linear_probe(*sides, seed=seed).correct, groups=truth)
-    if retriever:
-        out["retriever"] = retriever_knn(vectors, labels, train, test, seed=seed)
-    if svm:
+    if ways["probe"]:
+        with Progress("Fitting the linear probe", shown=progress):
+            correct = probes.linear_probe(*sides, seed=seed).correct
+        out["probe"] = bootstrap_interval(correct, groups=truth)
+    if ways["retriever"]:
+        with Progress("Classifying by majority", shown=progress):
+            out["retriever"] = retriever_knn(rows, labels, train, test, seed=seed)
+    if ways["svm"]:
         matrix = labels[:, None] == np.unique(labels[train]) if members is None else members
-        both = (vectors[train], matrix[train], vectors[test], matrix[test])
-        mean_precision = float(np.mean(list(probes.linear_svm(*both, seed=seed).values())))
-        out |= {"svm": mean_precision, "low_shot": probes.low_shot_svm(*both, seed=seed)}
+        both = (rows[train], matrix[train], rows[test], matrix[test])
+        with Progress("Fitting SVMs", shown=progress):
+            out["svm"] = float(np.mean(list(probes.linear_svm(*both, seed=seed).values())))
+        out["low_shot"] = probes.low_shot_svm(*both, seed=seed, progress=progress)
     return Classification(int(train.sum()), int(test.sum()), **out)
 
 
 def fine_tune_all(
-    model: Embedder, table: Table, labels: Ints, train: Bools, test: Bools, *, linear: bool, few_labels: bool, seed: int
+    model: Embedder, table: Table, codes: Ints, train: Bools, test: Bools, *, linear: bool, few_labels: bool, **how: Any
 ) -> list[probes.FineTuneResult]:
     """Classify the test images after training on random crops of the train images."""
-    sides = (model, table.take(train), labels[train], table.take(test), labels[test])
+    sides = (model, table.take(train), codes[train], table.take(test), codes[test])
     plans = [(1.0, probes.LINEAR)] * linear + [(part, probes.FEW_LABELS) for part in LABEL_FRACTIONS] * few_labels
-    return [probes.fine_tune(*sides, fraction=fraction, schedule=schedule, seed=seed) for fraction, schedule in plans]
+    return [probes.fine_tune(*sides, fraction=fraction, schedule=schedule, **how) for fraction, schedule in plans]

@@ -59,22 +59,10 @@ def nmi(embeddings: Any, labels: Any, *, clusters: int | None = None, iterations
 
 
 def kmeans(rows: Floats, initial: Floats, *, iterations: int = 20, spherical: bool = False) -> Clusters:
-    """Lloyd's algorithm from given initial centers.
+    """Lloyd's algorithm from given initial centers; spherical compares unit vectors by dot product.
 
-    The center of an empty cluster moves to the row that is farthest from its own center.
-
-    Args:
-        rows: Vectors, unit vectors if ``spherical``.
-        initial: Initial centers, usually some of the rows.
-        iterations: At most so many iterations; it ends earlier once the assignment is stable.
-        spherical: Compare by dot product and keep the centers at length one.
-
-    Returns:
-        Labels, centers and scores of the last assignment.
-
-    Shape:
-        - rows: ``(n, d)``; initial: ``(k, d)``.
-        - labels and scores: ``(n,)``; centers: ``(k, d)``.
+    It ends once the assignment is stable. The center of an empty cluster moves to the row that is farthest from its
+    own center.
 
     Example:
         >>> from lookalike.evaluation.clustering import kmeans
@@ -88,18 +76,14 @@ def kmeans(rows: Floats, initial: Floats, *, iterations: int = 20, spherical: bo
         if previous is not None and np.array_equal(labels, previous):
             return Clusters(labels, centers, scores)
         previous = labels
-        centers = _means(rows, labels, len(initial), spherical)
+        members = sparse.csr_matrix((np.ones(len(rows)), (labels, np.arange(len(rows)))), (len(initial), len(rows)))
+        sums = members @ rows
+        sizes = np.linalg.norm(sums, axis=1) if spherical else np.bincount(labels, minlength=len(initial))
+        centers = np.asarray(sums / np.maximum(sizes, 1e-12)[:, None], dtype=np.float32)
         empty = np.flatnonzero(np.bincount(labels, minlength=len(initial)) == 0)
         centers[empty] = rows[np.argsort(scores, kind="stable")[: len(empty)]]
     labels, scores = _assign(rows, centers, spherical)
     return Clusters(labels, centers, scores)
-
-
-def _means(rows: Floats, labels: Ints, count: int, spherical: bool) -> Floats:
-    members = sparse.csr_matrix((np.ones(len(rows)), (labels, np.arange(len(rows)))), (count, len(rows)))
-    sums = members @ rows
-    sizes = np.linalg.norm(sums, axis=1) if spherical else np.bincount(labels, minlength=count)
-    return np.asarray(sums / np.maximum(sizes, 1e-12)[:, None], dtype=np.float32)
 
 
 def _assign(rows: Floats, centers: Floats, spherical: bool) -> tuple[Ints, Floats]:

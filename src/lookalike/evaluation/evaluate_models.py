@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
 
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.progress import say
+from lookalike.core.progress import Progress
+from lookalike.core.report_blocks import Figure, Value, Verdict
 from lookalike.core.run import Run
 from lookalike.data import Table, with_columns
-from lookalike.evaluation import clustering, compare_models
-from lookalike.evaluation.arrays import Bools, Ints, as_codes, as_index
+from lookalike.evaluation import clustering
+from lookalike.evaluation import report_sections as sections
+from lookalike.evaluation.arrays import Bools, Floats, Ints, as_index
 from lookalike.evaluation.calibration import calibrate
 from lookalike.evaluation.classification import Classification, classification_split, classify, fine_tune_all
-from lookalike.evaluation.compare_models import ModelComparison
 from lookalike.evaluation.report_sections import EvaluatedModel
-from lookalike.evaluation.results import Evaluation, Overlap
-from lookalike.evaluation.retrieval import retrieval_metrics
-from lookalike.evaluation.training_overlap import KnownImages, image_keys, known_images, overlap_note
-from lookalike.evaluation.verification import Verification, verify
+from lookalike.evaluation.results import Evaluation, ModelComparison, ModelRow
+from lookalike.evaluation.retrieval import RetrievalResult, retrieval_metrics, verify
+from lookalike.evaluation.training_overlap import EvaluatedImages, overlap_note, select_images
 
 if TYPE_CHECKING:
     from lookalike.models import Embedder
 
 MODES = ("auto", "leave-one-out", "query-gallery")
+LEVEL = 0.05  # p-value below which models differ
 
 
 def evaluate(
@@ -109,84 +110,72 @@ def evaluate(
         >>> print(evaluation)  # doctest: +SKIP
     """
     layout = with_columns(layout, image_column, label_column, split_column)
-    choose(mode, MODES, "a mode of evaluation")
-    if out is not None:
-        Run.check_available(out)
-    recall_at = sorted({1, *recall_at})  # the verdict is on recall@1
-    single_label = knn or probe or linear or retriever or fine_tune
+    _check(mode, out)
     sources = [*([baseline] if baseline is not None else []), model]
-    known = [known_images(source) for source in sources]
-    if weights is not None:
-        known[-1] = None  # a file with weights says nothing of its training
-    table, evaluated, trained = _images(data, layout, split, known, include_trained=all, with_train=single_label or svm)
-    left_out = 0 if all else int(trained.any(0).sum())
-    hint = f" {left_out:,} images that trained a model are left out; --all includes them." if left_out else ""
-    table, labels, names = _labels(table, leave_out_copies, hint)
-    if single_label and labels.ndim > 1:
+    single_label = knn or probe or linear or retriever or fine_tune
+    selection: dict[str, Any] = {"layout": layout, "split": split, "copies": leave_out_copies, "weights": weights}
+    selection |= {"include_trained": all, "with_train": single_label or svm, "progress": progress}
+    images = select_images(data, sources, **selection)
+    if single_label and images.labels.ndim > 1:
         reason = "k-NN, the probe and fine-tuning need one each"
-        raise LookalikeError(f"The images of `{table.name}` have several labels: {reason}.")
+        raise LookalikeError(f"The images of `{images.table.name}` have several labels: {reason}.")
     models = [_embedder(source, device, weights if n == len(sources) - 1 else None) for n, source in enumerate(sources)]
     model_names = [str(one.name) for one in models]
     if len(set(model_names)) < len(models):
         last = sources[-1]
         folder = Path(last).name if isinstance(last, (str, Path)) else ""
         model_names[-1] += f" ({folder if folder not in model_names else models[-1].fingerprint()[:4]})"
-    overlap = Overlap(
-        int(evaluated.sum()),
-        int(trained.any(0).sum()),
-        [name for name, rows in zip(model_names, trained, strict=True) if rows.any()],
-        [name for name, images in zip(model_names, known, strict=True) if images is None],
-        left_out=not all,
-        identical=len(models) > len({one.fingerprint() for one in models}),
-    )
     how: dict[str, Any] = {"batch_size": batch_size, "runtime": runtime, "progress": progress}
-    encoded = [one.encode(table, on_error="skip", **how) for one in models]
-    read = np.ones((len(models), len(table)), bool)
-    for mask, (_, failures) in zip(read, encoded, strict=True):
-        mask[[failure.index for failure in failures]] = False
-    readable: Bools = np.asarray(read.all(0))  # by every model, so that both answer the same queries
-    vectors = [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]
-    table, labels, evaluated = table.take(readable), labels[readable], evaluated[readable]
+    encoded = [one.encode(images.table, on_error="skip", **how) for one in models]
+    readable, vectors = _readable_rows(len(images.table), encoded)
+    images = images.take(readable)
+    overlap = images.overlap(model_names, identical=len(models) > len({one.fingerprint() for one in models}))
     classifications: list[Classification | None] = [None] * len(models)
     if single_label or svm:
-        members = labels.astype(bool) if labels.ndim > 1 else None
-        codes = labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
-        train, test = classification_split(table, codes, evaluated, seed=seed)
-        how = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm, "members": members}
+        members = images.labels.astype(bool) if images.labels.ndim > 1 else None
+        codes = images.labels.astype(np.int64) if members is None else np.where(members.any(1), 0, -1)
+        split_up = codes, *classification_split(images.table, codes, images.evaluated, seed=seed)
+        ways = {"knn": knn, "probe": probe, "retriever": retriever, "svm": svm}
+        how = {"seed": seed, "progress": progress}
+        plan = {"linear": linear, "few_labels": fine_tune, **how}
         for n, one in enumerate(models):
-            result = classify(vectors[n], codes, train, test, seed=seed, **how)
-            plan: dict[str, Any] = {"linear": linear, "few_labels": fine_tune, "seed": seed}
-            result.fine_tuned.extend(fine_tune_all(one, table, codes, train, test, **plan))
-            classifications[n] = result
-    if not evaluated.all():
-        table, labels, vectors = table.take(evaluated), labels[evaluated], [rows[evaluated] for rows in vectors]
+            classifications[n] = result = classify(vectors[n], *split_up, ways, members=members, **how)
+            result.fine_tuned.extend(fine_tune_all(one, images.table, *split_up, **plan))
+    if not images.evaluated.all():
+        vectors = [rows[images.evaluated] for rows in vectors]
+        images = images.take(images.evaluated)
+    table, labels = images.table, images.labels
     query, gallery, mode = _query_gallery(table, mode)
-    coarse = table.labels("coarse")[0] if table.has("coarse") else None
-    ids = as_codes(table.column("content_id"), len(table), "content ids") if leave_out_copies else None
     done: Evaluation | None = None
     single = labels.ndim == 1
-    sides: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids}
-    for name, trained_on, rows, classification in zip(model_names, known, vectors, classifications, strict=True):
-        metrics = retrieval_metrics(rows, labels, **sides, coarse=coarse, recall_at=recall_at, top=top)
-        if not len(metrics.query_index):
-            raise LookalikeError(
-                f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 "
-                f"images.{hint}"
-            )
+    coarse = table.labels("coarse")[0] if table.has("coarse") else None
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
+    sizes = np.unique(labels[labels >= 0], return_counts=True)[1]  # of the classes
+    for n, (name, rows) in enumerate(zip(model_names, vectors, strict=True)):
+        with Progress("Ranking", shown=progress):
+            metrics = _metrics(rows, images, coarse=coarse, recall_at=recall_at, top=top, **which)
         fitted, reason, note = None, "", ""
         if calibration and single:
-            fitted, reason = calibrate(rows, labels, **sides, seed=seed)
-            note = overlap_note(trained_on, table.take(metrics.query_index))
+            with Progress("Calibrating", shown=progress):
+                fitted, reason = calibrate(rows, labels, **which, seed=seed)
+            note = overlap_note(images.known[n], images.made[n, metrics.query_index])
+        pairs, agreement = None, None
+        if verification and single and len(sizes) > 1 and sizes.max() > 1:
+            with Progress("Verifying pairs", shown=progress):
+                pairs = verify(rows, labels, ids=images.ids, max_pairs=400_000, seed=seed)
+        if nmi and single:
+            with Progress("Clustering", shown=progress):
+                agreement = clustering.nmi(rows, labels, seed=seed)
         searched = as_index(gallery, len(table), "gallery")
-        pairs = _verify(rows, labels, ids, seed) if verification and single else None
-        agreement = clustering.nmi(rows, labels, seed=seed) if nmi and single else None
         evaluated_model = EvaluatedModel(name, rows, metrics, fitted, reason, note)
-        measured: Any = (pairs, agreement, classification, encoded[-1][1], done, overlap)
-        done = Evaluation(table, evaluated_model, labels, names, mode, searched, ids, *measured)
+        measured: Any = (pairs, agreement, classifications[n], encoded[-1][1], done, overlap)
+        done = Evaluation(table, evaluated_model, labels, images.names, mode, searched, images.ids, *measured)
     assert done is not None
+    with Progress("Computing intervals", shown=progress):
+        _ = done.verdict
     if out is not None:
         run = Run.create("evaluate", {"data": table.name, "model": done.model.name, "seed": seed}, path=out)
-        with run.removed_if_failed():
+        with run.removed_if_failed(), Progress("Writing the report", shown=progress):
             for name, section in done.sections(run, seed=seed).items():
                 run.write_section(name, section)
             done.write_queries(run.path / "queries.csv")
@@ -261,111 +250,83 @@ def compare(
     if (several is None) == (a is None or b is None) or (several is not None and (a is not None or b is not None)):
         raise LookalikeError("Give two models with --a and --b, or several with --models.")
     if several is not None:
-        return _compare_models(compare_models.names_of(several), options)
+        listed = [several] if isinstance(several, str) else several
+        names = [name for item in listed for name in (item.split(",") if isinstance(item, str) else [item])]
+        if len(names) < 2 or "" in names:
+            raise LookalikeError("`models` needs at least two models, as in --models efficientnet_lite0,resnet50.")
+        return _compare_models(names, options)
     return evaluate(model=options.pop("b"), baseline=options.pop("a"), **options)
 
 
 def _compare_models(sources: list[Any], o: dict[str, Any]) -> ModelComparison:
-    choose(o["mode"], MODES, "a mode of evaluation")
-    out = None if o["out"] is None else Path(o["out"])
+    from lookalike.models.inference.pipeline import CropEncoder
+    from lookalike.models.inference.torch_runtime import MIN_IMAGES
+
+    o["copies"], o["include_trained"] = o["leave_out_copies"], o["all"]
+    names = ("layout", "split", "copies", "include_trained", "progress")
+    _check(o["mode"], o["out"])
+    images = select_images(o["data"], sources, **{name: o[name] for name in names})
+    how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
+    encoded: list[Any] = []
+    costs: dict[str, tuple[float, int, int]] = {}
+    for source in sources:  # only one model is in memory at a time
+        model = _embedder(source, o["device"])
+        name = model.name if model.name not in costs else f"{model.name} ({len(costs) + 1})"
+        if o["runtime"] == "auto" and len(images.table) >= MIN_IMAGES:
+            CropEncoder(model, fast=True)  # a conversion is no cost of embedding: it is made once
+        start = time.perf_counter()
+        encoded.append(model.encode(images.table, on_error="skip", **how))
+        costs[name] = len(images.table) / (time.perf_counter() - start), model.weight_bytes, model.dim
+    readable, vectors = _readable_rows(len(images.table), encoded)
+    images = images.take(readable)
+    query, gallery, _ = _query_gallery(images.table, o["mode"])
+    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": images.ids}
+    which |= {key: o[key] for key in ("recall_at", "top")}
+    with Progress("Ranking", shown=o["progress"]):
+        named = zip(costs, vectors, strict=True)
+        models = [EvaluatedModel(name, rows, _metrics(rows, images, **which)) for name, rows in named]
+        done = _rank(images, models, costs, encoded[-1][1])
+    if o["out"] is not None:
+        run = Run.create("evaluate", {"data": done.data, "models": [row.name for row in done.rows]}, path=o["out"])
+        with run.removed_if_failed():
+            figure = Figure(label="recall@1", value=Value.of(done.rows[0].metrics["recall@1"]))
+            verdict = Verdict(message=done.verdict, figures=[figure], line=done.note)
+            run.write_section("verdict", sections.verdict_section(verdict))
+            ranked = {model.name: model for model in models}
+            run.write_section("metrics", sections.table_section([ranked[row.name] for row in reversed(done.rows)]))
+            run.write_result(**done.to_json())
+    return done
+
+
+def _rank(images: EvaluatedImages, models: list[EvaluatedModel], costs: dict[str, Any], failed: Any) -> ModelComparison:
+    """Order models by recall@1 and test each against the best, paired by query."""
+    overlap = images.overlap([model.name for model in models])
+    best, *others = sorted(models, key=lambda model: -model.intervals["recall@1"].value)
+    changes = {model.name: sections.differences(best, model)["recall@1"] for model in others}
+    rows, largest = [ModelRow(best.name, best.intervals, None, None, False, *costs[best.name])], 0.0
+    adjusted = {}
+    for place, name in enumerate(sorted(changes, key=lambda name: changes[name].p)):  # Holm
+        adjusted[name] = largest = max(largest, min(1.0, changes[name].p * (len(changes) - place)))
+    for one in others:
+        p = adjusted[one.name]
+        rows.append(ModelRow(one.name, one.intervals, changes[one.name], p, p >= LEVEL, *costs[one.name]))
+    return ModelComparison(images.table.name, len(best.result.query_index), rows, failed, overlap)
+
+
+def _check(mode: str, out: str | Path | None) -> None:
+    choose(mode, MODES, "a mode of evaluation")
     if out is not None:
         Run.check_available(out)
-    known = [known_images(source) for source in sources]
-    table, *_ = _images(o["data"], o["layout"], o["split"], known, include_trained=o["all"], with_train=False)
-    table, labels, _ = _labels(table, o["leave_out_copies"], "")
-    how = {key: o[key] for key in ("batch_size", "runtime", "progress")}
-    made, readable, failures = compare_models.encode_all(sources, table, lambda one: _embedder(one, o["device"]), how)
-    table, labels = table.take(readable), labels[readable]
-    query, gallery, _ = _query_gallery(table, o["mode"])
-    ids = as_codes(table.column("content_id"), len(table), "content ids") if o["leave_out_copies"] else None
-    which: dict[str, Any] = {"query": query, "gallery": gallery, "ids": ids, "top": o["top"]}
-    which["recall_at"] = sorted({1, *o["recall_at"]})
-    models = [EvaluatedModel(one["name"], one["rows"], retrieval_metrics(one["rows"], labels, **which)) for one in made]
-    if not len(models[0].result.query_index):
+
+
+def _metrics(rows: Floats, images: EvaluatedImages, *, recall_at: Sequence[int], **options: Any) -> RetrievalResult:
+    metrics = retrieval_metrics(rows, images.labels, recall_at=sorted({1, *recall_at}), **options)  # 1 for the verdict
+    if not len(metrics.query_index):
         raise LookalikeError(
-            f"No image of `{table.name}` has another one of its class: evaluation needs classes with at least 2 images."
+            f"No image of `{images.table.name}` has another one of its class: evaluation needs classes with at least "
+            f"2 images.{images.hint}"
         )
-    return compare_models.rank(table.name, models, [one["cost"] for one in made], failures, out)
-
-
-def _images(
-    data: str | Path | Table,
-    layout: str,
-    split: str | None,
-    known: list[KnownImages | None],
-    *,
-    include_trained: bool,
-    with_train: bool,
-) -> tuple[Table, Bools, Bools]:
-    """The images, which of them are evaluated, and which of the selected images trained which model.
-
-    Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
-    added `with_train`, to classify by.
-    """
-    from lookalike.data import read_table
-
-    table = read_table(data, layout=layout)
-    keys = image_keys(table)
-    selected = np.ones(len(table), bool)
-    own_split = table.has("split")
-    if split is None and own_split and not include_trained:
-        split = default_split(table)
-    if split == "all":
-        split = None
-    if split is not None:
-        splits = next((images.splits for images in reversed(known) if images and images.splits), {})
-        if not own_split and any(key in splits for key in keys):
-            marked = table.with_column("split", pyarrow.array(map(splits.get, keys), pyarrow.string()))
-        else:
-            marked = table
-        selected = np.isin(table.column("row_id"), read_table(marked, split=split).column("row_id"))
-    trained = np.array([[images is not None and key in images.made for key in keys] for images in known])
-    trained &= selected
-    evaluated = selected if include_trained else selected & ~trained.any(0)
-    if selected.any() and not evaluated.any():
-        raise LookalikeError(
-            f"A model was trained on all {selected.sum():,} images, or chosen by them: give other images, or --all to "
-            "measure on these."
-        )
-    rows = evaluated
-    if with_train and own_split and not evaluated.all():
-        rows = evaluated | (table.column("split") == "train")
-    return table.take(rows), evaluated[rows], trained
-
-
-def default_split(table: Table) -> str | None:
-    """Return the split to measure on: the table's own test split, or its validation split; None for all images."""
-    from lookalike.data.readers.columns import split_counts, unused_split
-
-    there = set(table.column("split"))
-    own = next((name for name in ("test", "val") if name in there), None)
-    if own is None or "train" not in there:
-        if unused := unused_split(table):
-            say(unused)
-        return None
-    counts = split_counts(table.column("split"))
-    say(f"`{table.name}` has a split of its own ({counts}): measured on `{own}`; --split all measures on every image.")
-    return own
-
-
-def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
-    """The labels and class names; with `copies` the table gets content ids."""
-    from lookalike.data import audit
-    from lookalike.data.readers.columns import hint as column_hint
-
-    if copies and not table.has("content_id"):
-        table = audit(table, near=False).table
-    if not table.has("label"):
-        raise LookalikeError(
-            f"`{table.name}` has no labels: give a folder with one subfolder per class, or a table."
-            f"{column_hint(table, 'label')}"
-        )
-    multilabel = pyarrow.types.is_list(table.arrow["label"].type)
-    labels, names = table.label_matrix() if multilabel else table.labels()
-    if len(names) < 2:
-        what = "1 class, so that every hit would be right" if names else "no labels"
-        raise LookalikeError(f"`{table.name}` holds {what}; evaluation needs at least 2 classes.{hint}")
-    return table, labels, names
+    return metrics
 
 
 def _embedder(model: str | Path | Embedder, device: str, weights: str | Path | None = None) -> Embedder:
@@ -387,8 +348,10 @@ def _query_gallery(table: Table, mode: str) -> tuple[Ints | None, Ints | None, s
     return np.flatnonzero(query), np.flatnonzero(gallery), "query-gallery"
 
 
-def _verify(vectors: Any, labels: Any, ids: Ints | None, seed: int) -> Verification | None:
-    labeled = labels[labels >= 0]
-    if len(np.unique(labeled)) < 2 or len(np.unique(labeled)) == len(labeled):
-        return None
-    return verify(vectors, labels, ids=ids, max_pairs=400_000, seed=seed)
+def _readable_rows(count: int, encoded: Sequence[tuple[Floats, list[Any]]]) -> tuple[Bools, list[Floats]]:
+    """Which of the images every model read, so that all answer the same queries, and the vectors of these."""
+    read = np.ones((len(encoded), count), bool)
+    for mask, (_, failures) in zip(read, encoded, strict=True):
+        mask[[failure.index for failure in failures]] = False
+    readable: Bools = np.asarray(read.all(0))
+    return readable, [rows[readable[mask]] for mask, (rows, _) in zip(read, encoded, strict=True)]

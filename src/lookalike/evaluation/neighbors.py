@@ -91,20 +91,10 @@ def top_k_scores(scores: Any, k: int) -> tuple[Any, Ints]:
 
 
 def torch_top_k(queries: Tensor, references: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:
-    """Find the k references with the largest dot product for each query, on the tensors' own device.
+    """Find the k references (m, d) with the largest dot product for each query (n, d), on the tensors' own device.
 
-    Args:
-        queries: Query vectors; they are cast to the type of the references.
-        references: Vectors to search.
-        k: Number of neighbors, at most the number of references.
-        block: Number of references that are compared at a time.
-
-    Returns:
-        Scores and indices, best first, ties by index.
-
-    Shape:
-        - queries: ``(n, d)``; references: ``(m, d)``.
-        - scores and indices: ``(n, k)``.
+    Queries are cast to the type of the references, of which ``block`` are compared at a time. Scores and indices (n, k)
+    are in order, best first, ties by index.
 
     Example:
         >>> from lookalike.evaluation.neighbors import torch_top_k

@@ -8,6 +8,7 @@ trains the classifier alone, on all of them (appendix C.1, with the learning rat
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import Progress, track
 from lookalike.core.seeds import numpy_rng, torch_rng
 from lookalike.evaluation.arrays import Bools, Doubles, Floats, Ints, as_common_codes, as_rows
 
@@ -122,13 +124,10 @@ def _logistic_regression(x: Floats, codes: Ints, weight_decay: float, iterations
 
 
 def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, seed: int = 0) -> dict[int, float]:
-    """Fit one-vs-rest linear SVMs on unit features and measure their average precision, as is usual for VOC07.
+    """Fit one-vs-rest linear SVMs on unit features and measure the average precision by class, as is usual for VOC07.
 
     Squared hinge loss, C = 0.5, positives weigh twice as much, as in the evaluation the CARP authors use. Members are
-    boolean matrices (rows, classes): an image may belong to several.
-
-    Returns:
-        Average precision by class; classes without a positive image on either side are left out.
+    boolean matrices (rows, classes). Classes without a positive image on either side are left out.
     """
     from sklearn.svm import LinearSVC
 
@@ -148,21 +147,19 @@ def linear_svm(train: Any, train_members: Any, test: Any, test_members: Any, *, 
 
 
 def low_shot_svm(
-    train: Any, train_members: Any, test: Any, test_members: Any, *, shots: Sequence[int] = SHOTS, seed: int = 0
+    train: Any, train_members: Any, *test: Any, shots: Sequence[int] = SHOTS, seed: int = 0, progress: bool = False
 ) -> dict[int, float]:
     """Compute the mAP of SVMs fitted on few positives of each class, the mean over five draws."""
     rows, members = as_rows(train, "rows"), np.asarray(train_members, bool)
-    out: dict[int, float] = {}
-    for count in shots:
-        values = []
-        for draw in range(LOW_SHOT_DRAWS):
-            rng = numpy_rng(seed, "low shot", count, draw)
-            chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
-            some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
-            precision = linear_svm(rows[some], members[some], test, test_members, seed=seed)
-            values.append(np.mean(list(precision.values())))
-        out[count] = float(np.mean(values))
-    return out
+    values: dict[int, list[float]] = {count: [] for count in shots}
+    draws = list(itertools.product(shots, range(LOW_SHOT_DRAWS)))
+    for count, draw in track(draws, "Fitting SVMs on few images", shown=progress):
+        rng = numpy_rng(seed, "low shot", count, draw)
+        chosen = [rng.permutation(np.flatnonzero(members[:, code]))[:count] for code in range(members.shape[1])]
+        some = np.unique(np.concatenate(chosen))  # the positives of a class are the negatives of the others
+        precision = linear_svm(rows[some], members[some], *test, seed=seed)
+        values[count].append(float(np.mean(list(precision.values()))))
+    return {count: float(np.mean(each)) for count, each in values.items()}
 
 
 def average_precision(scores: Any, relevant: Any) -> float:
@@ -224,6 +221,7 @@ def fine_tune(
     fraction: float,
     schedule: FineTuneSchedule = FEW_LABELS,
     seed: int = 0,
+    progress: bool = False,
 ) -> FineTuneResult:
     """Train a classifier on a copy of the model and measure its accuracy.
 
@@ -249,17 +247,20 @@ def fine_tune(
     pre = network.preprocess
     view, pixels = RandomView(pre, scale=(0.08, 1.0)), PixelCache(train.take(rows), round(pre.size / pre.crop))
     steps = torch.optim.lr_scheduler.MultiStepLR(optimizer, schedule.milestones, schedule.gamma)
-    for epoch in range(schedule.epochs):
-        order = numpy_rng(seed, "order", epoch).permutation(len(rows))
-        for start in range(0, len(order), BATCH_SIZE):
-            part = order[start : start + BATCH_SIZE]
-            images = np.stack([view(pixels.get(int(i)), numpy_rng(seed, "view", epoch, int(i))) for i in part])
-            logits = layer(network.pooled(torch.from_numpy(images).to(network.device)))
-            loss = nn.functional.cross_entropy(logits, torch.from_numpy(codes[part]).to(network.device))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        steps.step()
+    what = "Training a linear classifier" if schedule.backbone_lr == 0 else f"Fine-tuning on {100 * fraction:g} %"
+    with Progress(what, schedule.epochs * len(rows), shown=progress) as bar:
+        for epoch in range(schedule.epochs):
+            order = numpy_rng(seed, "order", epoch).permutation(len(rows))
+            for start in range(0, len(order), BATCH_SIZE):
+                part = order[start : start + BATCH_SIZE]
+                images = np.stack([view(pixels.get(int(i)), numpy_rng(seed, "view", epoch, int(i))) for i in part])
+                logits = layer(network.pooled(torch.from_numpy(images).to(network.device)))
+                loss = nn.functional.cross_entropy(logits, torch.from_numpy(codes[part]).to(network.device))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                bar.advance(len(part))
+            steps.step()
     labeled = test_labels >= 0
     features = torch.from_numpy(network.features(test.take(labeled), runtime="torch")).to(network.device)
     predicted = layer(features).topk(min(5, len(classes)), dim=1).indices.cpu().numpy()

@@ -30,22 +30,17 @@ NEAR_CELLS = 12
 SPACING = 0.6  # of the grid, in units of the map (the kernel is 1 wide)
 FEW = 600  # points that need no grid
 LANDMARKS = 20_000
+Tick = Callable[[], None]
 EARLY, LATE, FULL = 250, 250, 40  # iterations: exaggerated, plain, and with all images
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A map of images.
+    """A map of images."""
 
-    Attributes:
-        places: Coordinates, ``(n, 2)``.
-        method: ``"t-SNE"`` or ``"PCA"``.
-        preserved: Fraction of each image's 10 nearest neighbors that are among its 10 nearest on the map.
-    """
-
-    places: Doubles
-    method: str
-    preserved: float
+    places: Doubles  # coordinates (n, 2)
+    method: str  # "t-SNE" or "PCA"
+    preserved: float  # fraction of each image's 10 nearest neighbors that are among its 10 nearest on the map
 
     @property
     def note(self) -> str:
@@ -54,13 +49,9 @@ class Projection:
 
 
 def project(embeddings: Any, *, seed: int = 0, like: Doubles | None = None, use_tsne: bool = True) -> Projection:
-    """Lay out embeddings in two dimensions; the same rows give the same map.
+    """Lay out unit vectors in two dimensions, by t-SNE if there are more than 30; the same rows give the same map.
 
-    Args:
-        embeddings: One unit vector a row.
-        seed: Seed of t-SNE.
-        like: Map of the same images by another model; the new one is rotated, mirrored and scaled to match it.
-        use_tsne: t-SNE for more than 30 rows; otherwise two principal axes.
+    ``like`` is a map of the same images by another model: the new one is rotated, mirrored and scaled to match it.
 
     Example:
         >>> from lookalike.evaluation.projection import project
@@ -155,13 +146,13 @@ def tsne(
     return descend(p, y, iterations, tick=lambda: advance(1))
 
 
-def _exaggerated(p: Any, y: Doubles, tick: Callable[[], None]) -> Doubles:
+def _exaggerated(p: Any, y: Doubles, tick: Tick) -> Doubles:
     """The first iterations, from a small start."""
     small = y * (1e-4 / (float(y[:, 0].std()) or 1.0))
     return descend(p, small, EARLY, exaggeration=12, momentum=0.5, tick=tick)
 
 
-def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: Callable[[], None]) -> Doubles:
+def _from_landmarks(rows: Floats, start: Doubles, graph: Ints, seed: int, tick: Tick) -> Doubles:
     n = len(rows)
     rng = numpy_rng(seed, "map landmarks")
     chosen = np.sort(rng.choice(n, LANDMARKS, replace=False))
@@ -290,13 +281,7 @@ def _cubic(places: Doubles, size: int) -> Any:
 
 
 def descend(
-    p: Any,
-    y: Doubles,
-    iterations: int,
-    *,
-    exaggeration: float = 1.0,
-    momentum: float = 0.8,
-    tick: Callable[[], None] = lambda: None,
+    p: Any, y: Doubles, iterations: int, *, exaggeration: float = 1.0, momentum: float = 0.8, tick: Tick = lambda: None
 ) -> Doubles:
     """Run gradient descent with momentum and a gain for each coordinate that grows while its direction stays."""
     n = len(y)

@@ -24,8 +24,7 @@ from lookalike.evaluation.calibration import Calibration
 from lookalike.evaluation.classification import RetrieverKnn
 from lookalike.evaluation.neighbors import top_k_scores
 from lookalike.evaluation.projection import project
-from lookalike.evaluation.retrieval import RetrievalResult
-from lookalike.evaluation.verification import Verification
+from lookalike.evaluation.retrieval import RetrievalResult, Verification
 
 HITS_SHOWN = 5
 RETRIEVER_QUERIES = 3

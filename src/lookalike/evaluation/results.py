@@ -11,45 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.core.files import atomic_file
+from lookalike.core.files import atomic_file, format_bytes
 from lookalike.core.report_blocks import Section, Verdict, number, text_table
 from lookalike.core.run import Run
 from lookalike.data import Table
 from lookalike.evaluation import report_sections as sections
 from lookalike.evaluation.arrays import Bools, Ints
-from lookalike.evaluation.bootstrap import PairedDifference
+from lookalike.evaluation.bootstrap import Interval, PairedDifference
 from lookalike.evaluation.classification import Classification
 from lookalike.evaluation.report_sections import EvaluatedModel, ReportImages
+from lookalike.evaluation.retrieval import Verification
+from lookalike.evaluation.training_overlap import Overlap
 from lookalike.evaluation.verdicts import interval_text, metric_name, p_text
-from lookalike.evaluation.verification import Verification
 
 
 def _metrics(model: EvaluatedModel) -> dict[str, Any]:
     return {key: value.to_json() for key, value in model.intervals.items()}
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Images that trained one of the evaluated models, or chose its best step."""
-
-    evaluated: int
-    trained: int
-    models: list[str]  # that were trained on them
-    unknown: list[str]  # models whose training images are not known
-    left_out: bool
-    identical: bool = False  # the two models are one
-
-    def message(self, figure: str = "") -> str:
-        """Say which images were left out, with a figure on the others; empty if no image trained a model."""
-        lines = ["Both are the same model."] if self.identical else []
-        lines += [f"It is not known which images trained {name}." for name in self.unknown]
-        if self.trained:
-            images = self.evaluated + self.trained * self.left_out
-            text = f"{self.trained:,} of these {images:,} images trained {' or '.join(self.models)}"
-            rest = f"on the other {self.evaluated:,}"
-            rest = f"{rest}: {figure}" if figure else f"measured {rest}"
-            lines.append(f"{text}; {rest}." if self.left_out else f"{text}, so its figures are too high.")
-        return " ".join(lines)
 
 
 @dataclass(frozen=True)
@@ -130,9 +107,8 @@ class Evaluation:
             document["training_overlap"] = asdict(self.overlap)
         if self.nmi is not None:
             document["nmi"] = self.nmi
-        for name in ("verification", "classification"):
-            if (part := getattr(self, name)) is not None:
-                document[name] = part.to_json()
+        parts = {"verification": self.verification, "classification": self.classification}
+        document |= {name: part.to_json() for name, part in parts.items() if part is not None}
         if self.labels.ndim == 1:
             each = self.model.result.per_class()
             document["per_class"] = {self.names[code]: metrics for code, metrics in each.items()}
@@ -218,3 +194,65 @@ class Evaluation:
             out["changed"] = sections.changed_section(images, models[0], models[1], seed=seed)
             out["classes"] = sections.class_changes_section(models[0], models[1], self.names)
         return out
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One of the compared models, with what it costs."""
+
+    name: str
+    metrics: dict[str, Interval]
+    to_best: PairedDifference | None  # its recall@1 minus the best model's, paired by query
+    p: float | None  # of that difference, adjusted for the number of models (Holm)
+    ties: bool  # no difference to the best model was found
+    images_per_second: float  # on these images, decoding included
+    bytes: int  # of its weights
+    dim: int
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Result of ``compare(models=…)``, best model first; ``str()`` gives the table for a terminal."""
+
+    data: str
+    queries: int
+    rows: list[ModelRow]
+    failures: list[Any]  # images that a model could not read, which are left out for all
+    overlap: Overlap  # images that trained one of the models
+
+    @property
+    def verdict(self) -> str:
+        """Which model is best, and which tie with it."""
+        best, *others = self.rows
+        first = f"{best.name} is best: recall@1 {interval_text(best.metrics['recall@1'])} on {self.queries:,} queries."
+        if not (ties := [row for row in others if row.ties]):
+            return f"{first} It is better than all others."
+        fastest = max([best, *ties], key=lambda row: row.images_per_second)
+        text = f"{first} No difference to it was found for {', '.join(row.name for row in ties)}"
+        return f"{text}; the fastest of these is {fastest.name}."
+
+    @property
+    def note(self) -> str:
+        """Which images were left out because they trained a model, in a sentence; empty if none were."""
+        return self.overlap.message(verb="compared")
+
+    def to_json(self) -> dict[str, Any]:
+        fields = asdict(self)
+        fields |= {"failures": [one.to_json() for one in self.failures], "training_overlap": fields.pop("overlap")}
+        return {**fields, "verdict": self.verdict, "note": self.note}
+
+    def __str__(self) -> str:
+        head = ["model", "Recall@1", "MAP@R", "to the best, points", "", "dim"]
+        head += ["a million vectors", "weights", "images/s"]
+        body = []
+        for row in self.rows:
+            gap, note = "best", ""
+            if row.to_best is not None and row.p is not None:
+                low, high = (number(100 * value, 1) for value in (row.to_best.low, row.to_best.high))
+                gap = f"{number(100 * row.to_best.difference, 1, signed=True)} ({low} to {high})"
+                note = f"{'tie, ' if row.ties else ''}{p_text(row.p)}"
+            metrics = [interval_text(row.metrics[key]) for key in ("recall@1", "map@r")]
+            cost = [str(row.dim), format_bytes(row.dim * 4_000_000), format_bytes(row.bytes)]
+            body.append([row.name, *metrics, gap, note, *cost, number(row.images_per_second, 0)])
+        failed = [f"{len(self.failures):,} images could not be read and are left out."] if self.failures else []
+        return "\n".join([self.verdict, *filter(None, [self.note]), "", *text_table(head, body), *failed])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from lookalike.core.report_blocks import Figure, Value, Verdict, number
-
-if TYPE_CHECKING:
-    from lookalike.evaluation.bootstrap import Interval, PairedDifference
+from lookalike.evaluation.bootstrap import Interval, PairedDifference
 
 LIKELY, POSSIBLE = 0.8, 0.5  # probabilities
 HIT_VERDICTS = ("Very likely the same", "Possibly", "Similar look only")
@@ -76,12 +73,9 @@ def training_verdict(
     values = f"recall@1 from {number(before.value)} to {number(after.value)}"
     figures = f"{values} ({points_text(change)}) on {count:,} unseen images"
     better = use_trained and change.better
+    message = f"Training raised {figures}." if better else f"Training moved {figures}, which may be due to chance."
     if not use_trained:
         message = "Training did not help; the starting model is kept."
-    elif better:
-        message = f"Training raised {figures}."
-    else:
-        message = f"Training moved {figures}, which may be due to chance."
     cards = comparison_figures("recall@1", {"starting model": before, "trained": after}, change)
     return Verdict(message=message, figures=cards, line=line, tone="better" if better else "same")
 

@@ -11,11 +11,11 @@ def diversity_loss(logits: Tensor, running_mean: Tensor | None = None) -> Tensor
     """Return Σ p̄ log(p̄ + 1e-8) of the batch's mean prediction p̄, smallest where all classes are equally frequent.
 
     Args:
-        logits: ``(n, classes)``.
+        logits: Logits of the batch.
         running_mean: Mean prediction of earlier batches, averaged with p̄ at weight 0.9, for small batches.
 
-    Returns:
-        The scalar loss.
+    Shape:
+        - logits: ``(n, classes)``; running_mean: ``(classes,)``; output: scalar.
 
     References:
         SHOT (see :func:`information_maximization_loss`), its diversity term.
@@ -31,7 +31,13 @@ def diversity_loss(logits: Tensor, running_mean: Tensor | None = None) -> Tensor
 
 
 def entropy_loss(logits: Tensor) -> Tensor:
-    """Return the mean entropy of predictions (n, classes).
+    """Return the mean entropy of predictions.
+
+    Args:
+        logits: Logits of the batch.
+
+    Shape:
+        - logits: ``(n, classes)``; output: scalar.
 
     References:
         Wang et al., "Tent: Fully Test-Time Adaptation by Entropy Minimization", ICLR 2021 (arXiv 2006.10726).
@@ -45,6 +51,12 @@ def entropy_loss(logits: Tensor) -> Tensor:
 
 def information_maximization_loss(logits: Tensor) -> Tensor:
     """Return the mean entropy minus the entropy of the mean prediction, with SHOT's log(p + 1e-5).
+
+    Args:
+        logits: Logits of the batch.
+
+    Shape:
+        - logits: ``(n, classes)``; output: scalar.
 
     References:
         Liang et al., "Do We Really Need to Access the Source Data? Source Hypothesis Transfer for Unsupervised Domain
@@ -64,11 +76,11 @@ def class_confusion_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
     """Return the off-diagonal part of the entropy-weighted class correlation (minimum class confusion).
 
     Args:
-        logits: ``(n, classes)``.
+        logits: Logits of the batch.
         temperature: Temperature of the softmax.
 
-    Returns:
-        The scalar loss.
+    Shape:
+        - logits: ``(n, classes)``; output: scalar.
 
     References:
         Jin et al., "Minimum Class Confusion for Versatile Domain Adaptation", ECCV 2020 (arXiv 1912.03699).
@@ -86,14 +98,14 @@ def class_confusion_loss(logits: Tensor, temperature: float = 2.5) -> Tensor:
 
 
 def shot_pseudo_labels(features: Tensor, logits: Tensor) -> Tensor:
-    """Assign each row to the nearest class centroid by cosine, in two rounds; only predicted classes take part.
+    """Return the class whose centroid is nearest by cosine, in two rounds; only predicted classes take part.
 
     Args:
-        features: ``(n, d)``.
-        logits: ``(n, classes)``.
+        features: Features of the batch.
+        logits: Its logits.
 
-    Returns:
-        Labels ``(n,)``.
+    Shape:
+        - features: ``(n, d)``; logits: ``(n, classes)``; labels: ``(n,)``.
 
     References:
         SHOT (see :func:`information_maximization_loss`), self-supervised pseudo-labeling.

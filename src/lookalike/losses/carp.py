@@ -153,24 +153,27 @@ def fused_carp(
     diagnostics: bool = False,
     chunk: int = CHUNK,
 ) -> CARPOutput:
-    """Compute the CARP loss from embeddings and prototypes, a few blocks of logits at a time.
+    """Return the CARP loss and its terms from embeddings and prototypes, a few blocks of logits at a time.
 
     Prototypes are normalized here. Every input that requires a gradient gets one, the teacher's included.
 
     Args:
-        student: Projected views ``(V, N, d)`` of the student, not normalized.
-        teacher: Projected views ``(W, N, d)`` of the teacher.
-        prototypes: The student's prototypes, ``(K, d)``.
+        student: Projected views of the student, not normalized.
+        teacher: Projected views of the teacher.
+        prototypes: The student's prototypes.
         teacher_prototypes: The teacher's prototypes.
-        permutation: Order of the prototypes, ``(K,)``; see :func:`draw_partition`.
+        permutation: Order of the prototypes; see :func:`draw_partition`.
         block_size: Prototypes in a block (N_B).
         options: Reduction and weight of the terms.
         gather: As in :class:`CARPLoss`.
         diagnostics: Also return :class:`Diagnostics`.
         chunk: Columns of logits that are held at a time.
 
-    Returns:
-        Loss and terms.
+    Shape:
+        - student: ``(V, N, d)``; teacher: ``(W, N, d)``; prototypes: ``(K, d)``; permutation: ``(K,)``.
+
+    References:
+        Silva and Ramírez Rivera, "CARP", NeurIPS 2023, eq. 1 to 3.
 
     Example:
         >>> z, prototypes = torch.randn(2, 8, 16, requires_grad=True), torch.randn(64, 16)
@@ -209,9 +212,6 @@ def _check_partition(permutation: Tensor, prototypes: int, block_size: int) -> N
     check_blocks(prototypes, block_size)
     if permutation.shape != (prototypes,):
         raise LookalikeError(f"A permutation of {len(permutation)} does not fit {prototypes} prototypes.")
-
-
-# ---- the kernel --------------------------------------------------------------------------------------
 
 
 class _Blocks(NamedTuple):

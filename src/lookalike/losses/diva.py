@@ -32,16 +32,19 @@ def reverse_gradient(x: Tensor) -> Tensor:
 
 
 def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float = 0.01) -> Tensor:
-    """Contrast the two views of an image against the keys of earlier batches.
+    """Return the loss that contrasts the two views of an image against the keys of earlier batches.
 
     The cosines to the queue are multiplied by the weights of distance-weighted sampling, normalized over the batch;
     keys farther than 1.4 weigh nothing, and a key that is farther from all queries weighs the same for each.
 
     Args:
-        queries: Unit embeddings ``(n, d)`` of the first views.
+        queries: Unit embeddings of the first views.
         keys: Those of the second views, by the momentum copy.
-        queue: Keys ``(m, d)`` of earlier batches; if empty, the loss is 0.
+        queue: Keys of earlier batches; if empty, the loss is 0.
         temperature: Temperature of the softmax.
+
+    Shape:
+        - queries and keys: ``(n, d)``; queue: ``(m, d)``.
 
     References:
         DiVA, eq. 5.
@@ -63,7 +66,22 @@ def self_similarity_loss(queries: Tensor, keys: Tensor, queue: Tensor, temperatu
 
 
 def decorrelation_loss(main: Tensor, other: Tensor) -> Tensor:
-    """Return −mean (main ⊙ normalized other)²; both inputs come with reversed gradients (DiVA, eq. 7)."""
+    """Return −mean (main ⊙ normalized other)².
+
+    Args:
+        main: Embeddings of one head, with reversed gradient.
+        other: Those of another head, likewise.
+
+    Shape:
+        - main and other: ``(n, d)``; output: scalar.
+
+    References:
+        DiVA, eq. 7.
+
+    Example:
+        >>> decorrelation_loss(torch.ones(2, 4), torch.ones(2, 4)).item()
+        -0.25
+    """
     return -(main * functional.normalize(other, dim=1)).square().mean()
 
 

@@ -74,9 +74,8 @@ class AttentionHeads(nn.Module):
         self.classifier, self.attention_classifier = matrix(num_classes), matrix(num_classes)
         self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
         if init == "identity":
-            with torch.no_grad():
-                for square in (self.query, self.key, self.value):
-                    square.copy_(torch.eye(dim))
+            for square in (self.query, self.key, self.value):
+                nn.init.eye_(square)
 
     def attention_queries(self, z: Tensor) -> Tensor:
         """Return W_kᵀ W_q z/√F, whose product with a database vector is the attention logit (eq. 17)."""
@@ -120,7 +119,22 @@ def retrieval_union(neighbors: Tensor) -> RetrievalUnion:
 
 
 def classification_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy summed over the views, (B,) of logits (B, A, classes) (eq. 15 and 19)."""
+    """Return the cross-entropy of each query, summed over its views.
+
+    Args:
+        logits: Logits of every view.
+        labels: Labels of the queries.
+
+    Shape:
+        - logits: ``(B, A, classes)``; labels: ``(B,)``; output: ``(B,)``.
+
+    References:
+        Eq. 15 and 19.
+
+    Example:
+        >>> classification_loss(torch.zeros(2, 3, 4), torch.tensor([0, 1])).shape
+        torch.Size([2])
+    """
     views = logits.shape[1]
     targets = labels[:, None].expand(-1, views).reshape(-1)
     each = functional.cross_entropy(logits.flatten(0, 1), targets, reduction="none")
@@ -136,9 +150,6 @@ def cosine_disagreement(z: Tensor) -> Tensor:
     """Return the norm of 1 − cosine over all pairs of views, (B,) of unit z (B, A, F): an ablation of JS."""
     i, j = _view_pairs(z.shape[1], z.device)
     return torch.linalg.vector_norm(1 - (z[:, i] * z[:, j]).sum(2), dim=1)
-
-
-# ---- the equations in plain PyTorch ------------------------------------------------------------------
 
 
 def js_divergence_reference(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
@@ -170,36 +181,27 @@ def terms_reference(
     return DMCACTerms(divergence, classification_loss(heads.class_logits(weights @ rows), labels), own)
 
 
-# ---- Jensen–Shannon divergence -----------------------------------------------------------------------
-
-
 def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Frobenius norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats.
+    """Return the norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats, for each query.
 
     Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
 
     Args:
-        similarity: Similarities ``(B, A, T)`` of the views of each query to database vectors.
-        mask: True for the columns ``(B, T)`` that exist; None means all.
+        similarity: Similarities of the views of each query to database vectors.
+        mask: True for the columns that exist; None means all.
         temperature: Temperature τ; the paper has 1.
 
-    Returns:
-        One value per query (eq. 10 to 13), at most √(A(A−1)/2)·ln 2.
+    Shape:
+        - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
+
+    References:
+        Eq. 10 to 13.
 
     Example:
         >>> js_divergence(torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]), temperature=0.1).item() < math.log(2)
         True
     """
     return _JSDivergence.apply(_at_least_float32(similarity), mask, temperature)
-
-
-class JSDivergences(NamedTuple):
-    """Of the views of B queries: log(P/M) of both (B, pairs, T), divergences (B, pairs) and their norm (B,)."""
-
-    ell_i: Tensor
-    ell_j: Tensor
-    js: Tensor
-    norm: Tensor
 
 
 def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,13 +213,13 @@ def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
     return t.log1p(), t.neg_().log1p_()
 
 
-def js_divergences(p: Tensor) -> JSDivergences:
-    """Compute the pairwise divergences of distributions (B, A, T)."""
+def js_divergences(p: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return log(P/M) (B, pairs, T) of both of each pair of p (B, A, T), divergences (B, pairs), their norm (B,)."""
     i, j = _view_pairs(p.shape[1], p.device)
     p_i, p_j = p.index_select(1, i), p.index_select(1, j)  # much faster than indexing
     ell_i, ell_j = log_ratios_to_mean(p_i, p_j)
     js = 0.5 * p_i.mul_(ell_i).addcmul_(p_j, ell_j).sum(2)
-    return JSDivergences(ell_i, ell_j, js, torch.linalg.vector_norm(js, dim=1))
+    return ell_i, ell_j, js, torch.linalg.vector_norm(js, dim=1)
 
 
 def _view_pairs(views: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -243,7 +245,7 @@ def _pair_weights(js: Tensor, norm: Tensor, gradient: Tensor) -> Tensor:
     return 0.5 * gradient[:, None] * torch.where(norm[:, None] > 0, js / norm[:, None], 0.0)
 
 
-def _weighted_log_ratios(divergences: JSDivergences, gradient: Tensor, views: int) -> Tensor:
+def _weighted_log_ratios(divergences: list[Tensor], gradient: Tensor, views: int) -> Tensor:
     """Σ over the pairs of their weight times log(P/M), (B, A, T); `_softmax_gradient` turns it into the gradient."""
     *ells, js, norm = divergences
     weight = _pair_weights(js, norm, gradient)[:, :, None]
@@ -266,17 +268,14 @@ class _JSDivergence(torch.autograd.Function):
         divergences = js_divergences(p)
         ctx.save_for_backward(p, *divergences)
         ctx.temperature = temperature
-        return divergences.norm
+        return divergences[-1]
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         p, *saved = ctx.saved_tensors
-        grad = _weighted_log_ratios(JSDivergences(*saved), gradients[0], p.shape[1])
+        grad = _weighted_log_ratios(saved, gradients[0], p.shape[1])
         return _softmax_gradient(p, grad).div_(ctx.temperature), None, None
-
-
-# ---- both terms over the union of what was retrieved -------------------------------------------------
 
 
 def union_terms(
@@ -288,19 +287,22 @@ def union_terms(
     heads: AttentionHeads,
     temperature: float,
 ) -> DMCACTerms:
-    """Compute divergence and attention classification over each query's union; the database is constant.
+    """Return divergence and attention classification over each query's union; the database is constant.
 
     Args:
-        z: Unit embeddings ``(B, A, F)`` of the views, for the divergence.
+        z: Unit embeddings of the views, for the divergence.
         head_input: The same embeddings, for the heads.
-        labels: Labels of the queries, ``(B,)``.
+        labels: Labels of the queries.
         database: The database.
         union: Rows of the database that each query is compared with.
         heads: The attention heads.
         temperature: Temperature τ of the divergence.
 
-    Returns:
-        The terms of every query (eq. 9 to 13 and 16 to 19).
+    Shape:
+        - z and head_input: ``(B, A, F)``; labels: ``(B,)``.
+
+    References:
+        Eq. 9 to 13 and 16 to 19.
 
     Example:
         >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))
@@ -337,14 +339,14 @@ class _UnionTerms(torch.autograd.Function):
         weights, divergences = both[:, views:], js_divergences(both[:, :views])
         ctx.save_for_backward(rows, both, *divergences)
         ctx.mark_non_differentiable(weights)
-        return divergences.norm, weights @ rows, weights
+        return divergences[-1], weights @ rows, weights
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         rows, both, *saved = ctx.saved_tensors
         views = both.shape[1] // 2
-        grad_divergence = _weighted_log_ratios(JSDivergences(*saved), gradients[0], views)
+        grad_divergence = _weighted_log_ratios(saved, gradients[0], views)
         grad_logits = _softmax_gradient(both, torch.cat([grad_divergence, gradients[1] @ rows.mT], 1))
         _to_logits(grad_logits, views, ctx.temperature, rows.shape[2])
         grad = grad_logits @ rows
@@ -357,9 +359,6 @@ def _to_logits(x: Tensor, views: int, temperature: float, dim: int) -> None:
     x[:, views:].mul_(dim**-0.5)
 
 
-# ---- both terms over the whole database --------------------------------------------------------------
-
-
 def full_terms(
     z: Tensor,
     head_input: Tensor,
@@ -369,9 +368,28 @@ def full_terms(
     temperature: float,
     block: int = 4096,
 ) -> DMCACTerms:
-    """Compute the terms over the whole database, by blocks; vectors that require a gradient get one.
+    """Return the terms over the whole database, by blocks; vectors that require a gradient get one.
 
-    Arguments as in :func:`union_terms`; `block` is the number of database rows held at a time.
+    Args:
+        z: Unit embeddings of the views, for the divergence.
+        head_input: The same embeddings, for the heads.
+        labels: Labels of the queries.
+        database: The database.
+        heads: The attention heads.
+        temperature: Temperature τ of the divergence.
+        block: Number of database rows held at a time.
+
+    Shape:
+        - z and head_input: ``(B, A, F)``; labels: ``(B,)``.
+
+    References:
+        Eq. 9 to 13 and 16 to 19, with all rows in place of the union.
+
+    Example:
+        >>> z, vectors = (torch.nn.functional.normalize(torch.randn(*s, 8), dim=-1) for s in ((2, 3), (10,)))
+        >>> database, labels = Database(vectors, torch.arange(10) % 2), torch.tensor([0, 1])
+        >>> full_terms(z, z, labels, database, AttentionHeads(2, 8), 0.1).divergence.shape
+        torch.Size([2])
     """
     z, queries, vectors = (_at_least_float32(x) for x in (z, heads.attention_queries(head_input), database.vectors))
     divergence, mixture, own = FullPass.apply(z, queries, vectors, labels, database.labels, temperature, block)

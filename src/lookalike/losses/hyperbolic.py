@@ -56,17 +56,20 @@ def pairwise_cross_entropy(scores: Tensor, images_per_class: int, temperature: f
 def hyperbolic_loss(
     u: Tensor, images_per_class: int, temperature: float = 0.2, curvature: float = 0.1, clip: float = 2.3
 ) -> Tensor:
-    """Pairwise cross-entropy with hyperbolic distances (Hyp).
+    """Return the pairwise cross-entropy with hyperbolic distances (Hyp).
 
     Args:
-        u: ``(K·N, d)`` embeddings, not normalized; row s·N + n is image s of class n.
+        u: Embeddings, not normalized; row s·N + n is image s of class n.
         images_per_class: K.
         temperature: Temperature of the softmax.
         curvature: Curvature of the space (c).
         clip: Largest length of a vector before it is mapped into the ball.
 
-    Returns:
-        The scalar loss.
+    Shape:
+        - u: ``(K·N, d)``.
+
+    References:
+        Ermolov et al., CVPR 2022, section 3.
 
     Example:
         >>> hyperbolic_loss(torch.randn(6, 8), images_per_class=2).ndim
@@ -77,5 +80,21 @@ def hyperbolic_loss(
 
 
 def spherical_loss(z: Tensor, images_per_class: int, temperature: float = 0.1) -> Tensor:
-    """Pairwise cross-entropy with cosines of unit vectors (Sph); arguments as in :func:`hyperbolic_loss`."""
+    """Return the pairwise cross-entropy with cosines (Sph).
+
+    Args:
+        z: Unit embeddings; row s·N + n is image s of class n.
+        images_per_class: K.
+        temperature: Temperature of the softmax.
+
+    Shape:
+        - z: ``(K·N, d)``.
+
+    References:
+        Ermolov et al., CVPR 2022, section 3, its spherical baseline.
+
+    Example:
+        >>> spherical_loss(torch.nn.functional.normalize(torch.randn(6, 8), dim=1), images_per_class=2).ndim
+        0
+    """
     return pairwise_cross_entropy(z @ z.t(), images_per_class, temperature)

@@ -77,8 +77,24 @@ def switch_negatives(triplets: Triplets, probability: float, noise: Tensor) -> T
 def margin_loss(embeddings: Tensor, triplets: Triplets, beta: Tensor, margin: float = 0.2) -> Tensor:
     """Return the mean of [D_ap − β + m]₊ + [β − D_an + m]₊ over the triplets with either term above zero.
 
-    D = √(|·|² + 1e−8), β one boundary per triplet. pytorch-metric-learning divides by the number of positive terms
-    instead.
+    D = √(|·|² + 1e−8). pytorch-metric-learning divides by the number of positive terms instead.
+
+    Args:
+        embeddings: Unit embeddings.
+        triplets: Rows of the batch.
+        beta: Boundary of each triplet (β).
+        margin: Distance that both kinds of pairs should keep from the boundary (m).
+
+    Shape:
+        - embeddings: ``(n, d)``; beta: ``(triplets,)``; output: scalar.
+
+    References:
+        Wu et al., ICCV 2017 (arXiv 1706.07567), eq. 5.
+
+    Example:
+        >>> triplets = Triplets(*torch.tensor([[0], [1], [2]]))
+        >>> margin_loss(torch.eye(3), triplets, torch.tensor([1.2])).item() > 0
+        True
     """
     anchor, positive, negative = (embeddings[rows] for rows in triplets)
 

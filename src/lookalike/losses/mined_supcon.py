@@ -114,20 +114,20 @@ def mined_supcon(
     temperature: float,
     margins: Margins | None = None,
 ) -> MinedLosses:
-    """Compute SupCon of each query against the stored rows, over the pairs that the miner keeps.
+    """Return SupCon of each query against the stored rows, over the pairs that the miner keeps.
 
-    All pairs are negatives except the excluded ones.
+    All pairs are negatives except the excluded ones. :mod:`lookalike.memory` averages the losses.
 
     Args:
-        queries: Unit embeddings ``(B, d)``, the only input with a gradient.
-        references: Stored rows ``(N, d)``, at least one.
+        queries: Unit embeddings, the only input with a gradient.
+        references: Stored rows, at least one.
         positives: Positive pairs.
         excluded: Pairs that are not negatives, the positives among them.
         temperature: Temperature τ.
         margins: Thresholds of the miner; None keeps all pairs.
 
-    Returns:
-        The losses of the queries ``(B,)``; :mod:`lookalike.memory` averages them.
+    Shape:
+        - queries: ``(B, d)``; references: ``(N, d)``; losses: ``(B,)``.
 
     References:
         Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020, eq. 2; over a memory as in Wang et al.,
@@ -166,18 +166,12 @@ class _SupConPass:
     """One evaluation. Logits y are scaled so that 2^y is exp(s/τ): exp2 is three times as fast as exp."""
 
     def __init__(
-        self,
-        queries: Tensor,
-        references: References,
-        positives: Pairs,
-        excluded: Pairs,
-        temperature: float,
-        margins: Margins,
+        self, queries: Tensor, references: References, positives: Pairs, excluded: Pairs, tau: float, margins: Margins
     ) -> None:
         base = references.base
         self.references, self.positives, self.excluded = references, positives, excluded
         self.num_rows, self.num_queries, self.dim = len(base), len(queries), base.shape[1]
-        self.temperature, self.log2_scale = temperature, math.log2(math.e) / temperature
+        self.temperature, self.log2_scale = tau, math.log2(math.e) / tau
         self.queries_t = (queries * self.log2_scale).t()
         self.pos_threshold = margins.max_positive * self.log2_scale
         self.neg_threshold = margins.min_negative * self.log2_scale

@@ -15,8 +15,6 @@ from torch import Generator, Tensor, nn
 from lookalike.core.errors import choose
 from lookalike.losses.margin import same_class
 
-TRIPLET_MINERS = ("all", "semihard", "hard", "batch_hard")
-
 
 def _pml(module: str) -> Any:
     """Import a module of pytorch-metric-learning, when the first loss is created."""
@@ -44,13 +42,10 @@ class PMLLoss(nn.Module):
 
     def __init__(self, loss: Any, miner: Any = None) -> None:
         super().__init__()
-        self.loss = loss
-        self.miner = miner
+        self.loss, self.miner = loss, miner
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        if self.miner is None:
-            return self.loss(embeddings, labels)
-        return self.loss(embeddings, labels, self.miner(embeddings, labels))
+        return self.loss(embeddings, labels, *([] if self.miner is None else [self.miner(embeddings, labels)]))
 
 
 class SupConLoss(PMLLoss):
@@ -206,13 +201,11 @@ class TripletLoss(PMLLoss):
     def __init__(
         self, margin: float = 0.2, miner: Literal["all", "semihard", "hard", "batch_hard"] = "semihard"
     ) -> None:
-        choose(miner, TRIPLET_MINERS, "a triplet miner")
-        selected: Any = None  # every triplet
-        if miner == "batch_hard":
-            selected = _pml("miners").BatchHardMiner()
-        elif miner != "all":
-            selected = _pml("miners").TripletMarginMiner(margin=margin, type_of_triplets=miner)
-        super().__init__(_pml("losses").TripletMarginLoss(margin=margin), selected)
+        choose(miner, ("all", "semihard", "hard", "batch_hard"), "a triplet miner")
+        hard = _pml("miners").BatchHardMiner() if miner == "batch_hard" else None
+        if miner in ("semihard", "hard"):
+            hard = _pml("miners").TripletMarginMiner(margin=margin, type_of_triplets=miner)
+        super().__init__(_pml("losses").TripletMarginLoss(margin=margin), hard)
 
 
 class ProxyAnchorLoss(PMLLoss):

@@ -7,14 +7,17 @@ from torch.nn import functional
 
 
 def distillation_loss(teacher: Tensor, student: Tensor, temperature: float = 1.0) -> Tensor:
-    """Distill the teacher's cosine matrix of the batch into the student's.
+    """Return the loss that distills the teacher's cosine matrix of the batch into the student's.
 
     KL(softmax(Sₜ/T) ‖ softmax(S/T))·T² over the rows of the matrices, diagonal included, divided by the batch size.
 
     Args:
-        teacher: Unit embeddings ``(n, D)`` of the wider space; gets no gradient.
-        student: Unit embeddings ``(n, d)`` of the space that is used.
+        teacher: Unit embeddings of the wider space; gets no gradient.
+        student: Unit embeddings of the space that is used.
         temperature: Temperature T.
+
+    Shape:
+        - teacher: ``(n, D)``; student: ``(n, d)``.
 
     References:
         Roth et al., "S2SD: Simultaneous Similarity-based Self-Distillation for Deep Metric Learning", ICML 2021

@@ -42,7 +42,17 @@ def split_chunks(x: Tensor, width: int = 128) -> Tensor:
 
 
 def prior_loss(layers: Layers, x: Tensor) -> Tensor:
-    """Return the encoder's loss, mean −log D(x) of vectors (n, d); the discriminator gets no gradient.
+    """Return the encoder's loss, mean −log D(x); the discriminator gets no gradient.
+
+    Args:
+        layers: The discriminator.
+        x: Embeddings, or chunks of them.
+
+    Shape:
+        - x: ``(n, d)``; output: scalar.
+
+    References:
+        Sinha et al., CVPR Workshops 2022, section 3.
 
     Example:
         >>> layers = init_discriminator(8, 16)
@@ -54,7 +64,23 @@ def prior_loss(layers: Layers, x: Tensor) -> Tensor:
 
 
 def discriminator_loss(layers: Layers, x: Tensor, noise: Tensor) -> Tensor:
-    """Return the discriminator's loss: `noise` is real, `x` is fake and gets no gradient."""
+    """Return the discriminator's loss: noise is real, embeddings are fake and get no gradient.
+
+    Args:
+        layers: The discriminator.
+        x: Embeddings, or chunks of them.
+        noise: Uniform vectors.
+
+    Shape:
+        - x and noise: ``(n, d)``; output: scalar.
+
+    References:
+        Sinha et al., CVPR Workshops 2022, section 3.
+
+    Example:
+        >>> discriminator_loss(init_discriminator(8, 16), torch.randn(4, 8), torch.rand(4, 8)).ndim
+        0
+    """
     real, fake = discriminate(layers, noise), discriminate(layers, x.detach())
     loss = functional.binary_cross_entropy_with_logits
     return loss(real, torch.ones_like(real)) + loss(fake, torch.zeros_like(fake))

@@ -120,8 +120,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         self._warned = False
         self.register_load_state_dict_pre_hook(pml_compat.load_pml_state)
 
-    # ---- one step --------------------------------------------------------------------------------
-
     def forward(
         self,
         embeddings: Tensor,
@@ -145,9 +143,13 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         with torch.no_grad(), torch.autocast(embeddings.device.type, enabled=False):
             slots = self._update(batch)
         value = self._memory_loss(batch, slots, indices_tuple)
-        if self.comparison.batch_loss:
-            value = self._within_batch_loss(batch) + self.comparison.weight * value
-        return value
+        if not self.comparison.batch_loss:
+            return value
+        indices = pml_compat.mine_pairs(self.miner, batch.embeddings, batch.labels)  # the same within the batch (XBM*)
+        if batch.ids is not None:
+            indices = pml_compat.remove_same_images(indices, batch.ids, batch.ids)
+        within = batch.scale_gradient(self.loss(batch.embeddings, batch.labels, indices))
+        return within + self.comparison.weight * value
 
     def _update(self, batch: JointBatch) -> Tensor | None:
         """Correct the memory, then enqueue; returns the slot of every image, or None with a mask."""
@@ -192,8 +194,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         self.queue.rebase_if_needed()
         return self.queue.write(rows.float() if self.compat is None else rows, labels, ids)
 
-    # ---- the loss --------------------------------------------------------------------------------
-
     def _memory_loss(self, batch: JointBatch, slots: Tensor | None, extra: pml_compat.IndicesTuple | None) -> Tensor:
         queue = self.queue
         settings = self._fused_settings() if extra is None and batch.embeddings.dtype != torch.float64 else None
@@ -207,14 +207,14 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         if queue.count == 0:
             return batch.embeddings.sum() * 0
         if settings is not None:
-            other = None if self.comparison.old_copies else ids
-            return self._fused_loss(settings, embeddings, labels, other, slots, batch.world_size)
+            pairs = self._label_pairs(labels, None if self.comparison.old_copies else ids, slots)
+            return self._fused_loss(settings, embeddings, *pairs, batch.world_size)
         if len(embeddings) == 0:
             return batch.embeddings.sum() * 0
         rows, row_labels = queue.read(slice(0, queue.count)).to(embeddings.dtype), queue.labels[: queue.count]
         if extra is not None and batch.world_size > 1:
             extra = tuple(distributed.group_gather(part + batch.own_rows.start)[0] for part in extra)
-        indices = self.select_pairs(embeddings, labels, rows, row_labels, extra, slots)
+        indices = self.select_pairs(embeddings, labels, rows, row_labels, extra=extra, slots=slots)
         if ids is not None and not self.comparison.old_copies:
             indices = pml_compat.remove_same_images(indices, ids, queue.ids[: queue.count])
         return batch.scale_gradient(self.loss(embeddings, labels, indices, rows, row_labels))
@@ -223,13 +223,7 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         return pml_compat.fused_settings(self.loss, self.miner) if self.queue.base.dtype == torch.float32 else None
 
     def _fused_loss(
-        self,
-        fused: pml_compat.FusedSettings,
-        embeddings: Tensor,
-        labels: Tensor,
-        ids: Tensor | None,
-        slots: Tensor | None,
-        world_size: int,
+        self, fused: pml_compat.FusedSettings, embeddings: Tensor, positives: Any, excluded: Any, world_size: int
     ) -> Tensor:
         """Mean over the queries with a loss above 0; the mean of the processes' gradients is that of the joint loss."""
         with torch.autocast(embeddings.device.type, enabled=False):
@@ -238,7 +232,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
             norms = queue.norms() if cosine and not queue.tracked else None
             scale, shift = queue.affine_map() if queue.tracked else (None, None)
             references = supcon.References(base, scale, shift, norms, cosine)
-            positives, excluded = self._label_pairs(labels, ids, slots)
             mined = supcon.mined_supcon(queries, references, positives, excluded, **fused._asdict())
             active = mined.losses > 0
             counts = torch.stack([active.sum(), mined.positives.sum().long(), mined.has_negatives.sum()])
@@ -247,10 +240,9 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
             if num_pos == num_neg == 1:
                 number = supcon.count_negatives(queries, references, excluded, fused.margins.min_negative)
                 num_neg = int(distributed.group_sum(counts.new_tensor(number))) if world_size > 1 else number
+            value = queries.sum() * 0
             if num_active and num_pos and num_neg and max(num_pos, num_neg) > 1:
                 value = torch.where(active, mined.losses, 0.0).sum() * (world_size / num_active)
-            else:
-                value = queries.sum() * 0
         return value.to(embeddings.dtype)
 
     def _label_pairs(
@@ -268,15 +260,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
         if ids is not None:
             excluded = supcon.merge_pairs(excluded, supcon.equal_value_pairs(ids, queue.ids[: queue.count]))
         return positives, excluded
-
-    def _within_batch_loss(self, batch: JointBatch) -> Tensor:
-        """The same loss and miner within the batch (XBM*)."""
-        indices = pml_compat.mine_pairs(self.miner, batch.embeddings, batch.labels)
-        if batch.ids is not None:
-            indices = pml_compat.remove_same_images(indices, batch.ids, batch.ids)
-        return batch.scale_gradient(self.loss(batch.embeddings, batch.labels, indices))
-
-    # ---- reading and writing the memory ----------------------------------------------------------
 
     @torch.no_grad()
     def fill(self, embeddings: Tensor, labels: Tensor, ids: Tensor | None = None) -> None:
@@ -326,8 +309,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
     def row_ids(self) -> Tensor:
         """A copy of the image ids of the filled rows; the smallest integer where there was none."""
         return self.queue.ids[: self.count].clone()
-
-    # ---- checks and state ------------------------------------------------------------------------
 
     def _gathers(self) -> bool:
         """By default where a process group is not that of our own loop, which passes joint batches."""
@@ -381,9 +362,6 @@ class CrossBatchMemory(pml_compat.PMLCompatibleMemory):
             if own != value:
                 raise LookalikeError(f"The memory was saved with {name}={value}, this one has {own}: use the same.")
         self.corrects = state["corrects"]
-
-
-# ---- several processes -------------------------------------------------------------------------------
 
 
 class JointBatch(NamedTuple):

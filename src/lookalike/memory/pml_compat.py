@@ -152,21 +152,16 @@ class PMLCompatibleMemory(nn.Module):
     ) -> IndicesTuple:
         """Return the pairs or triplets of a batch and a memory."""
         slots = self.curr_batch_idx if do_remove_self_comparisons else None
-        return self.select_pairs(embeddings, labels, E_mem, L_mem, input_indices_tuple, slots)
+        return self.select_pairs(embeddings, labels, E_mem, L_mem, extra=input_indices_tuple, slots=slots)
 
-    def select_pairs(
-        self,
-        embeddings: Tensor,
-        labels: Tensor,
-        rows: Tensor,
-        row_labels: Tensor,
-        extra: IndicesTuple | None,
-        slots: Tensor | None,
-    ) -> IndicesTuple:
-        """Return the mined tuples without each image's own row, and the caller's extra tuples."""
-        indices = remove_own_rows(mine_pairs(self.miner, embeddings, labels, rows, row_labels), slots)
+    def select_pairs(self, *sides: Tensor, extra: IndicesTuple | None, slots: Tensor | None) -> IndicesTuple:
+        """Return the mined tuples of embeddings, labels, rows and their labels, and the caller's extra tuples.
+
+        An image's own row is left out.
+        """
+        indices = remove_own_rows(mine_pairs(self.miner, *sides), slots)
         if extra is not None:
-            indices = append_indices(indices, extra, labels, None if self.compat else slots)
+            indices = append_indices(indices, extra, sides[1], None if self.compat else slots)
         return indices
 
     @property

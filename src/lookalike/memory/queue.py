@@ -85,8 +85,6 @@ class EmbeddingQueue(nn.Module):
         self._norms: Tensor | None = None
         self._norms_version: tuple[Tensor, int] | None = None
 
-    # ---- reading ---------------------------------------------------------------------------------
-
     def affine_map(self) -> tuple[Tensor, Tensor]:
         """Return (a, c) with dtype and device of the rows."""
         return self.scale.to(self.base), self.shift.to(self.base)
@@ -126,8 +124,6 @@ class EmbeddingQueue(nn.Module):
     def _base_moments(self) -> Moments:
         mean = self.total / self.count
         return Moments(mean, std_from_squares(mean, self.squares / self.count, self.count, self.correction))
-
-    # ---- drift -----------------------------------------------------------------------------------
 
     def match_moments(self, target: Moments) -> None:
         """Apply XBN (eq. 6) to all filled rows: their moments become the target's, as in `xbn_update`.
@@ -203,8 +199,6 @@ class EmbeddingQueue(nn.Module):
         self.total.add_(rows.sum(0), alpha=sign)
         self.squares.add_(rows.square_().sum(0), alpha=sign)
 
-    # ---- writing ---------------------------------------------------------------------------------
-
     @torch.no_grad()
     def write(self, rows: Tensor, labels: Tensor, ids: Tensor | None) -> Tensor:
         """Enqueue rows (n, d) at (pointer + i) mod size; of more rows than fit, the last ones stay.
@@ -241,8 +235,6 @@ class EmbeddingQueue(nn.Module):
         stored = ((as_float64(rows) - self.shift) / self.scale).to(self.base)
         self._add_to_sums(stored, 1.0)
         return stored
-
-    # ---- state -----------------------------------------------------------------------------------
 
     def get_extra_state(self) -> dict[str, Any]:
         return {"pointer": self.pointer, "count": self.count, "step": self.step}

@@ -37,15 +37,12 @@ class Retriever(Protocol):
 
 
 def make_retriever(kind: str, rows: Tensor, *, store: str = "local") -> Retriever:
-    """Create a retriever over the rows of a database.
+    """Return a retriever over the rows of a database; close it when the rows change.
 
     Args:
         kind: ``"exact"``, ``"faiss"`` (also exact), ``"hnsw"`` (faiss's graph) or ``"store"``.
         rows: ``(D, F)`` unit vectors.
         store: Name of the store for ``"store"``.
-
-    Returns:
-        The retriever; close it when the rows change.
 
     Example:
         >>> retriever = make_retriever("exact", torch.eye(3))
@@ -61,7 +58,15 @@ def make_retriever(kind: str, rows: Tensor, *, store: str = "local") -> Retrieve
 
 
 class FaissRetriever:
-    """Compares every row with faiss."""
+    """Compares every row with faiss.
+
+    Args:
+        rows: Unit vectors ``(D, F)``.
+
+    Example:
+        >>> FaissRetriever(torch.eye(3)).nearest(torch.tensor([[0.1, 0.9, 0.0]]), k=2).tolist()
+        [[1, 0]]
+    """
 
     def __init__(self, rows: Tensor) -> None:
         self.index = self.create_index(rows.shape[1])
@@ -78,7 +83,15 @@ class FaissRetriever:
 
 
 class HNSWRetriever(FaissRetriever):
-    """Searches a graph (HNSW) of faiss."""
+    """Searches a graph (HNSW) of faiss.
+
+    Args:
+        rows: Unit vectors ``(D, F)``.
+
+    Example:
+        >>> HNSWRetriever(torch.eye(3)).nearest(torch.tensor([[0.1, 0.9, 0.0]]), k=2).tolist()
+        [[1, 0]]
+    """
 
     def create_index(self, dim: int) -> Any:
         index = _faiss().IndexHNSWFlat(dim, 32, _faiss().METRIC_INNER_PRODUCT)
@@ -105,7 +118,18 @@ def _faiss() -> Any:
 
 
 class StoreRetriever:
-    """Searches a temporary store, in a folder or on a server."""
+    """Searches a temporary store, in a folder or on a server.
+
+    Args:
+        rows: Unit vectors ``(D, F)``.
+        kind: Name of the store.
+
+    Example:
+        >>> retriever = StoreRetriever(torch.eye(3), "local")
+        >>> retriever.nearest(torch.tensor([[0.1, 0.9, 0.0]]), k=2).tolist()
+        [[1, 0]]
+        >>> retriever.close()
+    """
 
     def __init__(self, rows: Tensor, kind: str) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="lookalike-database-")
@@ -139,6 +163,14 @@ class RecallCheckedRetriever:
 
     The search is widened until the recall suffices; if that would cost too much, every row is compared from then on.
     Without an index every row is compared, by blocks.
+
+    Args:
+        index: The approximate retriever.
+        rows: Unit vectors ``(D, F)``.
+
+    Example:
+        >>> RecallCheckedRetriever(None, torch.eye(3)).nearest(torch.tensor([[0.1, 0.9, 0.0]]), k=2).tolist()
+        [[1, 0]]
     """
 
     def __init__(self, index: HNSWRetriever | StoreRetriever | None, rows: Tensor) -> None:

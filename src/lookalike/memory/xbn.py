@@ -90,16 +90,16 @@ def std_from_squares(mean: Tensor, mean_square: Tensor, count: int, correction: 
 
 
 def xbn_update(stored: Tensor, target: Moments) -> Tensor:
-    """Match the moments of stored embeddings (n, d) to a target: the reference form of XBN.
+    """Return stored embeddings with the moments of a target, in float64: the reference form of XBN.
 
     z ← (z − μ_R) ∘ (σ̂/σ_R) + μ̂. The memory applies it as one affine map in O(d); see :mod:`lookalike.memory.queue`.
 
     Args:
-        stored: Stored embeddings ``(n, d)``.
+        stored: Stored embeddings.
         target: Moments to match.
 
-    Returns:
-        The matched embeddings, float64.
+    Shape:
+        - stored and output: ``(n, d)``.
 
     References:
         Ajanthan et al., eq. 6.
@@ -188,6 +188,9 @@ class MomentFilter(_Rule):
     Args:
         dim: Dimension of the embeddings.
         settings: The settings of `xbn`, `ema` or `axbn`.
+
+    Shape:
+        - moments of the batch and the target: ``(dim,)`` each.
 
     References:
         Ajanthan et al., eq. 18 to 22 and algorithm 1; R = r/B as in section 3.2.1.
@@ -286,6 +289,12 @@ class ShrunkMoments(_Rule):
     James–Stein estimate, with a gain of its own for mean and standard deviation. Where much has drifted it is XBN;
     where nothing has, rows stay as stored.
 
+    Shape:
+        - moments of batch and memory, and the target: ``(d,)`` each.
+
+    References:
+        Ours (docs/design/memory.md); Ajanthan et al., eq. 6, is the case g = 1.
+
     Example:
         >>> rule = ShrunkMoments()
         >>> stored, batch = compute_moments(torch.zeros(2, 3)), compute_moments(torch.ones(2, 3))
@@ -320,7 +329,25 @@ class ShrunkMoments(_Rule):
 
 
 class CustomRule(nn.Module):
-    """A drift rule of the user: `module(moments of the stored rows or None, batch)` returns (scale, shift)."""
+    """A drift rule of the user.
+
+    Args:
+        module: Called with the moments of the stored rows (None if there are none) and the batch; returns
+            (scale, shift), which are applied to the stored rows.
+
+    Shape:
+        - batch: ``(n, d)``; scale and shift: ``(d,)``.
+
+    References:
+        Ajanthan et al., eq. 6, has scale σ̂/σ_R and shift μ̂ − scale·μ_R.
+
+    Example:
+        >>> class Halve(torch.nn.Module):
+        ...     def forward(self, stored, batch):
+        ...         return torch.full((3,), 0.5), torch.zeros(3)
+        >>> CustomRule(Halve())(None, torch.ones(2, 3))[0]
+        tensor([0.5000, 0.5000, 0.5000])
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Line charts and the reliability diagram as fluid SVG: positions in percent, text in pixels at any width."""
+"""Charts as fluid SVG, positions in percent and text in pixels: curves, reliability, and rows with a drawing each."""
 
 from __future__ import annotations
 
@@ -6,25 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lookalike.core.report_blocks import Lines, Reliability, Series, Value, number
-from lookalike.reporting.markup import (
-    DASH,
-    Html,
-    chart_label,
-    digits_for,
-    esc,
-    folded,
-    h,
-    join,
-    name,
-    plain,
-    scrolling,
-    span,
-    svg_label,
-)
-from lookalike.reporting.thumbnails import RenderContext
+from lookalike.core.report_blocks import Arrow, Arrows, Bars, Lines, Reliability, Series, Value, Whiskers, number
+from lookalike.reporting import markup
+from lookalike.reporting.markup import Html, RenderContext, esc, h, join, name, plain, span
 
 POINTS = 400  # drawn of a curve
+ENDS = 30  # arrows drawn at either end; the rest is markup.folded
+FOLDED = 400  # markup.folded rows
 TABLE_ROWS = 24  # listed of a curve
 READING = (
     "On the dashed line the percentages are right: of 100 hits shown with 80 %, 80 show the same thing. Above it the "
@@ -104,7 +92,7 @@ def envelope(y: Sequence[float], keep: int) -> list[int]:
 
 
 def lines(block: Lines, context: RenderContext) -> Html:
-    """Render a line chart with legend and table."""
+    """Render a line chart with legend and markup.table."""
     curves = [s for s in block.series if s.x]
     if not curves:
         return h("p", "Nothing was logged.", class_="muted")
@@ -115,7 +103,7 @@ def lines(block: Lines, context: RenderContext) -> Html:
     xs += [mark.x for mark in block.marks]
     across, up = Scale.cover(xs, tight=True), Scale.cover(padded(ys), ticks=6, tight=True)
     key = context.key("chart")
-    parts: list[Html] = [*chart_label(key, _title(block), describe(block)), _axes(across, up)]
+    parts: list[Html] = [*markup.chart_label(key, _title(block), describe(block)), _axes(across, up)]
     styles = _styles([*curves, *levels])
     parts += [_curve(series, across, up, styles[series.name]) for series in curves]
     for series in levels:
@@ -127,7 +115,7 @@ def lines(block: Lines, context: RenderContext) -> Html:
         side = {"dx": 6} if x < 70 else {"dx": -6, "text_anchor": "end"}
         parts.append(h("text", mark.label, x=pct(x), y=0, dy=12, **side))
     frame = {"data_x": f"{across.low:.8g} {across.high:.8g}", "data_y": f"{up.low:.8g} {up.high:.8g}"}
-    drawing = h("svg", *parts, class_="plot", **svg_label(key), **frame)
+    drawing = h("svg", *parts, class_="plot", **markup.svg_label(key), **frame)
     legend = h("ul", *(_entry(s, styles[s.name]) for s in [*curves, *levels]), class_="legend", aria_label="Lines")
     return join([
         legend if len(block.series) > 1 else None,
@@ -143,15 +131,8 @@ def _title(block: Lines) -> str:
 
 def _styles(series: Sequence[Series]) -> dict[str, str]:
     """The CSS class of every curve; references are gray and dashed."""
-    styles, color, gray = {}, 0, 0
-    for one in series:
-        if one.dashed:
-            styles[one.name] = f"g{gray % 3}"
-            gray += 1
-        else:
-            styles[one.name] = f"s{color % 8}"
-            color += 1
-    return styles
+    dashed, drawn = ([one.name for one in series if one.dashed is kind] for kind in (True, False))
+    return {x: f"g{i % 3}" for i, x in enumerate(dashed)} | {x: f"s{i % 8}" for i, x in enumerate(drawn)}
 
 
 def _axes(across: Scale, up: Scale) -> Html:
@@ -189,9 +170,8 @@ def _curve(series: Series, across: Scale, up: Scale, style: str) -> Html:
 
 
 def _entry(series: Series, style: str) -> Html:
-    swatch = h(
-        "svg", h("line", x1=0, x2=20, y1=6, y2=6, class_=f"curve {style}"), width=20, height=12, aria_hidden="true"
-    )
+    line = h("line", x1=0, x2=20, y1=6, y2=6, class_=f"curve {style}")
+    swatch = h("svg", line, width=20, height=12, aria_hidden="true")
     return h("li", swatch, name(series.name, 60), h("span", plain(series.y[-1]), class_="muted"))
 
 
@@ -217,25 +197,24 @@ def _line_table(block: Lines) -> Html:
     places = sorted({x for s in curves for x in s.x})
     shown = [places[i] for i in thin(len(places), TABLE_ROWS)]
     index = [{x: i for i, x in enumerate(s.x)} for s in curves]
-    digits = digits_for(places)
+    digits = markup.digits_for(places)
     rows = []
     for x in shown:
-        cells = []
-        for series, where in zip(curves, index, strict=True):
-            cells.append(h("td", _point_text(series, where[x]) if x in where else DASH, class_="num"))
+        texts = (
+            _point_text(s, where[x]) if x in where else markup.DASH for s, where in zip(curves, index, strict=True)
+        )
+        cells = (h("td", text, class_="num") for text in texts)
         rows.append(h("tr", h("th", number(x, digits), scope="row", class_="num"), *cells))
-    head = [h("th", block.x_label, scope="col", class_="num")]
-    head += [h("th", name(s.name, 60), scope="col", class_="num") for s in curves]
-    table = h("table", h("thead", h("tr", *head)), h("tbody", *rows))
+    titles = [block.x_label, *(name(s.name, 60) for s in curves)]
+    head = h("tr", *(h("th", title, scope="col", class_="num") for title in titles))
     more = f" ({len(shown)} of {len(places):,} steps)" if len(shown) < len(places) else ""
-    return folded(f"Numbers{more}", scrolling(f"Numbers of {_title(block)}", table))
+    return markup.folded(f"Numbers{more}", markup.scrolling(f"Numbers of {_title(block)}", markup.table(head, rows)))
 
 
 def _point_text(series: Series, i: int) -> Html:
     if series.low is None or series.high is None:
         return esc(plain(series.y[i]))
-    value = Value(value=series.y[i], low=series.low[i], high=series.high[i])
-    return join([value.number(), " ", h("span", span(value), class_="span")])
+    return _with_span(Value(value=series.y[i], low=series.low[i], high=series.high[i]))
 
 
 def reliability(block: Reliability, context: RenderContext) -> Html:
@@ -254,19 +233,154 @@ def reliability(block: Reliability, context: RenderContext) -> Html:
     ece = block.ece if isinstance(block.ece, Value) else Value(value=block.ece)
     text = f"Expected calibration error {ece}, over {sum(b.count for b in bins):,} pairs in {len(bins)} groups."
     title = block.title or "Reliability of the percentages"
-    drawing = h("svg", *chart_label(key, title, text), *parts, class_="plot", **svg_label(key))
+    drawing = h("svg", *markup.chart_label(key, title, text), *parts, class_="plot", **markup.svg_label(key))
     rows = []
     for b in block.bins:
         p, observed, low, high = (f"{100 * v:.0f}" for v in (b.p, b.observed, b.low, b.high))
-        cells = (f"{p} %", f"{observed} %", f"{low}{DASH}{high} %", f"{b.count:,}")
+        cells = (f"{p} %", f"{observed} %", f"{low}{markup.DASH}{high} %", f"{b.count:,}")
         rows.append(h("tr", *(h("td", text, class_="num") for text in cells)))
     columns = ("predicted", "observed", "95 % interval", "pairs")
     head = h("tr", *(h("th", title, scope="col", class_="num") for title in columns))
-    table = h("table", h("thead", head), h("tbody", *rows))
     axes = (h("p", "observed, %", class_="axis-name"), h("p", "predicted, %", class_="axis-name x"))
     box = h("div", axes[0], drawing, axes[1], class_="plot-box square")
     interval = h("span", f"95 % interval {span(ece)}", class_="label") if span(ece) else None
     label, big = h("span", "Expected calibration error", class_="label"), h("span", ece.number(), class_="big")
     error = h("div", h("p", label, big, interval), class_="figure")
     aside = h("div", error, h("p", READING, class_="muted"), class_="aside")
-    return join([h("div", box, aside, class_="beside"), folded("Numbers", scrolling(f"Numbers of {title}", table))])
+    return join(
+        [
+            h("div", box, aside, class_="beside"),
+            markup.folded("Numbers", markup.scrolling(f"Numbers of {title}", markup.table(head, rows))),
+        ]
+    )
+
+
+def whisker_marks(scale: Scale, value: float, low: float | None, high: float | None, reference: float | None) -> Html:
+    """Draw a dot with whiskers in a strip, for the chart and for tables."""
+    parts = [_rule(scale, reference)] if reference is not None else []
+    if low is not None and high is not None:
+        parts.append(h("line", x1=pct(scale.at(low)), x2=pct(scale.at(high)), y1="50%", y2="50%", class_="whisker"))
+    parts.append(h("circle", cx=pct(scale.at(value)), cy="50%", r=5, class_="dot s0"))
+    return h("svg", *parts, class_="strip", aria_hidden="true")
+
+
+def _rule(scale: Scale, value: float) -> Html:
+    x = pct(scale.at(value))
+    return h("line", x1=x, x2=x, y1="0", y2="100%", class_="rule")
+
+
+def axis(scale: Scale, key: str, title: str, description: str) -> Html:
+    """Draw the strip with the ticks, which carries the title and description of the chart."""
+    ticks = scale.ticks if len(scale.ticks) <= 6 else scale.ticks[:: (len(scale.ticks) + 4) // 5]
+    parts = [*markup.chart_label(key, title, description)]
+    for tick in ticks:
+        at = scale.at(tick)
+        anchor = "start" if at < 4 else "end" if at > 96 else "middle"
+        parts.append(h("text", scale.label(tick), x=pct(at), y=14, text_anchor=anchor))
+        parts.append(h("line", x1=pct(at), x2=pct(at), y1=20, y2=24, class_="tick"))
+    return h("svg", *parts, class_="strip axis", **markup.svg_label(key))
+
+
+def _table(columns: Sequence[object], drawing: Html, rows: Sequence[Html]) -> Html:
+    first, last = columns
+    head = h("tr", markup.column(first), markup.column(drawing, class_="drawing"), markup.column(last, class_="num"))
+    return markup.table(head, rows, class_="rows")
+
+
+def _row(title: Html, drawing: Html, text: Html) -> Html:
+    return h("tr", h("th", title, scope="row"), h("td", drawing, class_="drawing"), h("td", text, class_="num"))
+
+
+def whiskers(block: Whiskers, context: RenderContext) -> Html:
+    """Render values with their intervals, one a row."""
+    if not block.rows:
+        return h("p", "Nothing was measured.", class_="muted")
+    ends = [v for r in block.rows for v in (r.value, r.low, r.high, block.reference) if v is not None]
+    scale = Scale.cover(ends)
+    text = "; ".join(f"{r.name} {plain(r.value)}" for r in block.rows[:12])
+    widths = [r.high - r.low for r in block.rows if r.low is not None and r.high is not None]
+    digits = markup.digits_shown(widths) if widths else markup.digits_for(ends)
+    rows = []
+    for r in block.rows:
+        value = Value(value=r.value, low=r.low, high=r.high, signed=block.reference == 0, digits=digits)
+        marks = whisker_marks(scale, r.value, r.low, r.high, block.reference)
+        rows.append(_row(_named(r.name, r.note), marks, _with_span(value)))
+    title = block.title or block.label or "Values with their intervals"
+    return _table(["", block.label], axis(scale, context.key("chart"), title, text), rows)
+
+
+def _named(title: str, note: str = "") -> Html:
+    return join([name(title, 60), h("span", note, class_="span") if note else None])
+
+
+def _with_span(value: Value) -> Html:
+    interval = span(value)
+    return join([value.number(), " ", h("span", interval, class_="span") if interval else None])
+
+
+def bars(block: Bars, context: RenderContext) -> Html:
+    """Render a bar chart, one bar a row."""
+    if not block.rows:
+        return h("p", "Nothing was measured.", class_="muted")
+    scale = Scale.cover([0.0, *(r.value for r in block.rows)], tight=True)
+    text = "; ".join(f"{r.name} {plain(r.value)}" for r in block.rows[:12])
+    rows = []
+    digits = markup.digits_for([r.value for r in block.rows])
+    for r in block.rows[:FOLDED]:
+        start, end = sorted((scale.at(0.0), scale.at(r.value)))
+        marks = h("rect", x=pct(start), width=pct(end - start), y="22%", height="56%", rx=2, class_="bar")
+        strip = h("svg", marks, class_="strip", aria_hidden="true")
+        rows.append(_row(_named(r.name, r.note), strip, esc(number(r.value, digits))))
+    title = block.title or block.label or "Values"
+    return _table(["", block.label], axis(scale, context.key("chart"), title, text), rows)
+
+
+def arrows(block: Arrows, context: RenderContext) -> Html:
+    """Render changes as arrows: the lowest and the highest by their end; everything between is markup.folded."""
+    if not block.rows:
+        return h("p", "Nothing was measured.", class_="muted")
+    rows = sorted(block.rows, key=lambda r: (r.after, r.before, r.name))
+    ends = [v for r in rows for v in (r.before, r.after)]
+    unit = min(ends) >= 0 and max(ends) <= 1
+    scale = Scale(0.0, 1.0, (0.0, 0.5, 1.0), 1) if unit else Scale.cover(ends)
+    up, down = sum(r.after > r.before for r in rows), sum(r.after < r.before for r in rows)
+    same = len(rows) - up - down
+    text = f"{up:,} of {len(rows):,} rose, {down:,} fell" + (f", {same:,} did not change." if same else ".")
+
+    def part(title: str, some: Sequence[Arrow]) -> Html:
+        head = axis(scale, context.key("chart"), f"{block.title or block.label or 'Change'}: {title}", text)
+        counted = f"{title} (with their images)" if any(r.count for r in some) else title
+        return _table([counted, f"{block.before} → {block.after}"], head, [_arrow_row(r, scale) for r in some])
+
+    intro = h("p", text, class_="muted")
+    if len(rows) <= 2 * ENDS:
+        return join([intro, part("all, lowest first", rows)])
+    middle = rows[ENDS:-ENDS]
+    cut = middle[:FOLDED]
+    more = f"The other {len(middle):,}" + (f" (the first {FOLDED:,} of them)" if len(cut) < len(middle) else "")
+    return join([
+        intro,
+        part(f"{ENDS} lowest", rows[:ENDS]),
+        part(f"{ENDS} highest", list(reversed(rows[-ENDS:]))),
+        markup.folded(more, part("between, lowest first", cut)),
+    ])  # fmt: skip
+
+
+def _arrow_row(r: Arrow, scale: Scale) -> Html:
+    start, end = scale.at(r.before), scale.at(r.after)
+    style = "level" if abs(end - start) < 0.5 else "up" if end > start else "down"
+    parts = [h("line", x1="0", x2="100%", y1="50%", y2="50%", class_="track")]
+    if r.low is not None and r.high is not None:
+        parts.append(h("line", x1=pct(scale.at(r.low)), x2=pct(scale.at(r.high)), y1="50%", y2="50%", class_="reach"))
+    parts += [h("line", x1=pct(start), x2=pct(end), y1="50%", y2="50%", class_=f"shaft {style}"),
+              h("circle", cx=pct(start), cy="50%", r=3, class_="dot from")]  # fmt: skip
+    if style == "level":
+        parts.append(h("circle", cx=pct(end), cy="50%", r=4, class_="dot level"))
+    else:
+        tip = "M-7 -4.5 L2 0 L-7 4.5Z" if style == "up" else "M7 -4.5 L-2 0 L7 4.5Z"
+        parts.append(h("svg", h("path", d=tip, class_=f"tip {style}"), x=pct(end), y="50%", overflow="visible"))
+    strip = h("svg", *parts, class_="strip", aria_hidden="true")
+    after = Value(value=r.after, low=r.low, high=r.high, digits=2)
+    interval = h("span", span(after), class_="span") if span(after) else None
+    text = join([f"{number(r.before, 2)} → {after.number()}", interval])
+    return _row(_named(r.name, f"{r.count:,}" if r.count else ""), strip, text)

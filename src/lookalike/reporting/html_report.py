@@ -1,4 +1,7 @@
-"""The command `report`: draw the sections of a run as one HTML file that needs no network."""
+"""The command `report`: draw the sections of a run as one HTML file that needs no network.
+
+Sections that a run did not write are made from its files: curves from the log, settings, and its state.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,20 @@ from typing import Any
 import pydantic
 
 from lookalike._version import __version__
+from lookalike.core import report_blocks as blocks
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, write_text
 from lookalike.core.progress import warn
 from lookalike.core.report_blocks import Scatter, Section, Verdict
 from lookalike.core.run import Run, find_run
-from lookalike.reporting.default_sections import add_default_sections
-from lookalike.reporting.markup import Html, clean, h, join, name
+from lookalike.core.settings import flatten
+from lookalike.reporting.markup import Html, RenderContext, Thumbnails, clean, h, images_in, join, name
 from lookalike.reporting.render_blocks import CROSS, TICK, figures, render_block
-from lookalike.reporting.thumbnails import RenderContext, Thumbnails, images_in
 
 GOAL, LIMIT = 3_000_000, 8_000_000  # bytes: thumbnails of maps are dropped above the goal, rows above the limit
 STYLES = ("tokens.css", "report.css")
 SCRIPTS = ("chart.js", "paint.js", "map.js", "report.js")
+MINOR = ("lr", "norm", "second", "time", "memory", "scale")  # curves that are shown folded
 TONES = {"better": "Better", "same": "No gain", "worse": "Worse", "plain": ""}
 
 
@@ -100,22 +104,100 @@ def read_sections(run: Run) -> list[Section]:
     return sections
 
 
-def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
-    """Render a report; if it is too large, with fewer thumbnails on maps, then with fewer rows of images.
+def add_default_sections(run: Run, sections: list[Section]) -> list[Section]:
+    """Add missing sections from the files of the run, and sort all by their order."""
+    orders = {section.order for section in sections}
+    makers = {blocks.CURVES: curves_section, blocks.SETTINGS: settings_section}
+    made = [make(run) for order, make in makers.items() if order not in orders]
+    if not any(isinstance(block, Verdict) for section in sections for block in section.blocks):
+        made.append(verdict_section(run))
+    return sorted([*sections, *filter(None, made)], key=lambda section: section.order)
 
-    Args:
-        run: The run.
-        images: Show images.
-        goal: Size in bytes above which maps lose thumbnails.
-        limit: Size in bytes above which rows are dropped.
-    """
+
+def verdict_section(run: Run) -> Section:
+    """Make the verdict of a run that wrote none: its result, or how far it came."""
+    steps = [row["step"] for row in run.read_log() if isinstance(row.get("step"), int)]
+    if isinstance(run.result.get("verdict"), str):
+        message = run.result["verdict"]
+    elif run.result:
+        message = "This run has a result, but no comparison."
+    elif steps:
+        message = f"This run has no result yet: its log ends at step {max(steps):,}."
+    else:
+        message = "This run has no result yet."
+    return Section(title="Verdict", order=blocks.VERDICT, blocks=[Verdict(message=message)])
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < float("inf")
+
+
+def curves_section(run: Run) -> Section | None:
+    """Draw every number that was logged with a step: losses and metrics first, the rest folded."""
+    series: dict[str, tuple[list[float], list[float]]] = {}
+    for row in run.read_log():
+        if not _number(row.get("step")):
+            continue
+        for key, value in row.items():
+            if key not in ("step", "epoch") and _number(value):
+                x, y = series.setdefault(key, ([], []))
+                x.append(row["step"])
+                y.append(value)
+    groups: dict[str, list[blocks.Series]] = {"loss": [], "metric": [], "": []}
+    for key, (x, y) in series.items():
+        if any(word in key.lower() for word in MINOR):
+            group = ""
+        else:
+            group = "loss" if "loss" in key.lower() else "metric" if min(y) >= 0 and max(y) <= 1 else ""
+        groups[group].append(blocks.Series(name=key, x=x, y=y))
+    minor = groups.pop("")
+    out: list[blocks.Block] = [
+        blocks.Lines(x_label="step", y_label=label, series=some[:8]) for label, some in groups.items() if some
+    ]
+    out += [blocks.Lines(x_label="step", y_label=s.name, series=[s], title=s.name, folded=True) for s in minor]
+    return Section(title="Curves", order=blocks.CURVES, blocks=out) if out else None
+
+
+def _setting(value: Any) -> blocks.Cell:
+    """A setting as a cell; a learning rate of 0.0003 is no metric to be rounded."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if _number(value) else str(value)
+
+
+def _facts(title: str, *trees: Any) -> blocks.Facts:
+    rows = [(key, _setting(value)) for tree in trees for key, value in flatten(tree).items()]
+    return blocks.Facts(title=title, rows=rows)
+
+
+def settings_section(run: Run) -> Section:
+    """List the command, the versions and the settings of a run."""
+    known = {**run.info, **run.result}
+    out: list[blocks.Block] = []
+    if command := known.get("command"):
+        text = command if isinstance(command, str) else " ".join(command)
+        out.append(blocks.Code(title="Command that repeats the run", text=text))
+    about = {key: str(run.info.get(key, "")) for key in ("method", "created")}
+    machine = (tree for key in ("versions", "machine") if isinstance(tree := known.get(key), dict))
+    out.append(_facts("Run", about, *machine))
+    if run.config:
+        out.append(_facts("Settings", run.config))
+    return Section(title="Settings", order=blocks.SETTINGS, blocks=out)
+
+
+def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMIT) -> str:
+    """Render a report; above ``goal`` bytes maps lose thumbnails, and above ``limit`` rows of images are dropped."""
     sections = add_default_sections(run, read_sections(run))
+    created = str(run.info.get("created", ""))[:16].replace("T", " ")
+    line = " · ".join(filter(None, (str(run.info.get("method", "")), created)))
     thumbnails = Thumbnails(run.path / "sections" / "images" if images else None)
     text, thumbnail_fraction, row_fraction = "", 1.0, 1.0
     while True:
         shown = _with_fewer_thumbnails(sections, thumbnail_fraction)
         thumbnails.expect(*images_in(shown))
-        text = page(shown, RenderContext(thumbnails, row_fraction), title=run.path.name, line=_small_print(run))
+        text = page(shown, RenderContext(thumbnails, row_fraction), title=run.path.name, line=line)
         size = len(text.encode())
         if size > goal and thumbnail_fraction:
             thumbnail_fraction = thumbnail_fraction / 2 if thumbnail_fraction > 0.2 else 0.0
@@ -131,19 +213,15 @@ def render(run: Run, *, images: bool = True, goal: int = GOAL, limit: int = LIMI
 def _with_fewer_thumbnails(sections: list[Section], fraction: float) -> list[Section]:
     if fraction == 1:
         return sections
-
-    def thinned(block: Any) -> Any:
-        if not isinstance(block, Scatter):
-            return block
-        keep = list(block.images.items())[: int(len(block.images) * fraction)]
-        return block.model_copy(update={"images": dict(keep)})
-
-    return [s.model_copy(update={"blocks": [thinned(b) for b in s.blocks]}) for s in sections]
-
-
-def _small_print(run: Run) -> str:
-    created = str(run.info.get("created", ""))[:16].replace("T", " ")
-    return " · ".join(part for part in (str(run.info.get("method", "")), created) if part)
+    thinned = []
+    for section in sections:
+        some = list(section.blocks)
+        for n, block in enumerate(some):
+            if isinstance(block, Scatter):
+                images = dict(list(block.images.items())[: int(len(block.images) * fraction)])
+                some[n] = block.model_copy(update={"images": images})
+        thinned.append(section.model_copy(update={"blocks": some}))
+    return thinned
 
 
 @cache
@@ -178,22 +256,14 @@ def policy() -> str:
 
 
 def page(sections: Sequence[Section], context: RenderContext, *, title: str, line: str) -> str:
-    """Render the whole HTML page.
-
-    Args:
-        sections: The sections in order.
-        context: What rendering needs besides them.
-        title: Name of the run.
-        line: Small print below the verdict, if it has none of its own.
-    """
+    """Render the whole HTML page; ``line`` is small print below the verdict, if that has none of its own."""
     verdict, rest = _split(sections)
-    drawn = [(f"s{i}", one, [render_block(b, context) for b in one.blocks]) for i, one in enumerate(rest, 1)]
-    links = (h("li", h("a", section.title, href=f"#{key}")) for key, section, _ in drawn)
+    links, parts = [], []
+    for key, section in ((f"s{i}", section) for i, section in enumerate(rest, 1)):
+        links.append(h("li", h("a", section.title, href=f"#{key}")))
+        drawn = [h("h2", section.title, id=f"{key}-h"), *(render_block(block, context) for block in section.blocks)]
+        parts.append(h("section", *drawn, id=key, aria_labelledby=f"{key}-h"))
     contents = h("nav", h("ol", *links), aria_label="Contents")
-    parts = [
-        h("section", h("h2", section.title, id=f"{key}-h"), *blocks, id=key, aria_labelledby=f"{key}-h")
-        for key, section, blocks in drawn
-    ]
     missing = len(context.images.missing)
     foot = f"Made by lookalike {__version__}. This file contains everything it shows and loads nothing."
     if missing:
@@ -207,11 +277,8 @@ def page(sections: Sequence[Section], context: RenderContext, *, title: str, lin
         context.images.store(),
         Html(f'<script type="module">{script()}</script>'),
     ]
-    meta = {
-        "viewport": "width=device-width, initial-scale=1",
-        "color-scheme": "light dark",
-        "generator": f"lookalike {__version__}",
-    }
+    meta = {"viewport": "width=device-width, initial-scale=1", "color-scheme": "light dark"}
+    meta["generator"] = f"lookalike {__version__}"
     head = [
         h("meta", charset="utf-8"),
         h("meta", http_equiv="Content-Security-Policy", content=policy()),
@@ -225,27 +292,14 @@ def page(sections: Sequence[Section], context: RenderContext, *, title: str, lin
 
 def _split(sections: Sequence[Section]) -> tuple[Verdict, list[Section]]:
     """Take out the first verdict, which becomes the headline of the page."""
-    rest, verdict = [], None
-    for section in sections:
-        blocks = list(section.blocks)
-        if verdict is None:
-            verdict = next((b for b in blocks if isinstance(b, Verdict)), None)
-            blocks = [b for b in blocks if b is not verdict]
-        if blocks:
-            rest.append(section.model_copy(update={"blocks": blocks}))
-    return verdict or Verdict(message="This run has no verdict."), rest
+    verdict = next((block for section in sections for block in section.blocks if isinstance(block, Verdict)), None)
+    rest = [s.model_copy(update={"blocks": [b for b in s.blocks if b is not verdict]}) for s in sections]
+    return verdict or Verdict(message="This run has no verdict."), [section for section in rest if section.blocks]
 
 
 def _headline(verdict: Verdict, line: str) -> Html:
     mark = {"better": TICK, "worse": CROSS}.get(verdict.tone)
     chip = h("p", mark, TONES[verdict.tone], class_=f"chip {verdict.tone}") if TONES[verdict.tone] else None
-    return h(
-        "section",
-        chip,
-        h("h1", verdict.message),
-        figures(verdict),
-        h("p", verdict.line or line, class_="line"),
-        h("p", verdict.note, class_="note") if verdict.note else None,
-        class_="verdict",
-        aria_label="Verdict",
-    )
+    note = h("p", verdict.note, class_="note") if verdict.note else None
+    parts = (chip, h("h1", verdict.message), figures(verdict), h("p", verdict.line or line, class_="line"), note)
+    return h("section", *parts, class_="verdict", aria_label="Verdict")

@@ -92,7 +92,8 @@ def measured_sections(run: Run, parts: TrainingSetup, outcome: Outcome) -> dict[
     frozen, after, selected = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.selected))
     calibration, why = calibrate(selected.vectors, labels, query=result.query_index, gallery=gallery)
     before = training_overlap.known_images(parts.settings.model.name)  # a run may go on from another
-    note = training_overlap.overlap_note(before, table.take(result.query_index))
+    made = before.find(table.take(result.query_index))[1] if before else []
+    note = training_overlap.overlap_note(before, made)
     selected = EvaluatedModel(selected.name, selected.vectors, selected.result, calibration, why, note)
     if outcome.selected == TRAINED:
         after = selected

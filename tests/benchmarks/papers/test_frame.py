@@ -126,6 +126,16 @@ def test_the_page_shows_stored_benchmarks(tmp_path: Path, paper: object) -> None
     (tmp_path / "bench-toy.json").write_text(json.dumps(saved))
     text = page(tmp_path)
     assert "/results/bench-toy.json) | 1 of 2 | memory: 1.5 (≤ 1) | 2026-01-01, 2 threads |" in text
+    forced = {**saved, "bars": [{**bar, "ok": False} for bar in bars]}
+    for stored in (forced, {**saved, "forced": True}):
+        (tmp_path / "bench-toy.json").write_text(json.dumps(stored))
+        assert "/results/bench-toy.json) | not judged: busy machine |  | 2026-01-01, 2 threads |" in page(tmp_path)
+
+
+def test_numbers_have_one_minus_sign_and_a_zero_has_none() -> None:
+    text = "step 5 -0.0000 (-0.0012 to +0.0000); −0.00, −0.5, -1e-3, (−0.0 to -20); CIFAR-10 of 2026-11-19 by --all"
+    expected = "step 5 0.0000 (−0.0012 to 0.0000); 0.00, −0.5, −1e-3, (0.0 to −20); CIFAR-10 of 2026-11-19 by --all"
+    assert document._minus(text) == expected
 
 
 def test_the_page_is_short() -> None:
