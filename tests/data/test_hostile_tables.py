@@ -171,12 +171,14 @@ def test_paths_that_the_system_cannot_open_are_counted(tmp_path: Path, capsys: p
     assert "1 file or folder was left out: the path is longer than the system can open." in capsys.readouterr().err
 
 
-def test_raw_and_video_files_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_raw_and_video_files_and_pipes_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a.cr2", "b.NEF", "c.mp4", "d.heic"):
         (tmp_path / name).write_bytes(b"x")
+    os.mkfifo(tmp_path / "pipe.jpg")
     assert len(read_table(tmp_path)) >= 1
     written = capsys.readouterr().err
-    assert "not read: 2 RAW, 1 video." in written
+    assert "not read: 2 RAW, 1 video, 1 pipe/socket/device." in written
     assert "heif" not in written or "`pip install 'lookalike[heif]'`" in written
 
 

@@ -47,7 +47,7 @@ _SYSTEM_FILES = {"thumbs.db", "ehthumbs.db", "desktop.ini", "@eadir", "#recycle"
 _SYSTEM_FILES |= {"lost+found", "system volume information"}
 
 _BATCH = 65_536
-SPECIAL = "pipe, socket or device"  # behind the name of an image: reading it might never end
+SPECIAL = "pipe/socket/device"  # behind the name of an image: reading it might never end
 TOO_LONG = "path too long"
 _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from lookalike.core.errors import LookalikeError
 from lookalike.data.readers.base import SPLITS, Columns
-from lookalike.data.scan import TOO_LONG, scan
+from lookalike.data.scan import SPECIAL, TOO_LONG, scan
 
 # Folders that archives put around the classes, and that are no class themselves.
 _WRAPPERS = {"data", "dataset", "image", "images", "img", "imgs", "photos"}
@@ -81,7 +81,7 @@ def _warnings(source: str, skipped: dict[str, int], unreadable: list[str]) -> li
     if count := skipped.get("HEIC"):
         noun = _noun(count, "HEIC image was", "HEIC images were")
         out.append(f"{noun} skipped: `pip install 'lookalike[heif]'` reads them.")
-    if others := ", ".join(f"{skipped[kind]:,} {kind}" for kind in ("RAW", "video") if skipped.get(kind)):
+    if others := ", ".join(f"{skipped[kind]:,} {kind}" for kind in ("RAW", "video", SPECIAL) if skipped.get(kind)):
         out.append(f"not read: {others}.")
     if count := skipped.get("link out of the folder"):
         out.append(f"{_noun(count, 'link leads', 'links lead')} out of `{source}`, which is not followed.")
