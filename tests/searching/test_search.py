@@ -87,8 +87,19 @@ def test_a_folder_with_unreadable_images_answers_for_the_others(
 
 
 def test_a_box_outside_the_image_is_reported(made: Any) -> None:
-    with pytest.raises(LookalikeError):
+    with pytest.raises(LookalikeError, match=r"`box` must be x1,y1,x2,y2.* inside the image: .* 64 × 48 pixels"):
         ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
+
+
+@pytest.mark.parametrize("box", [(0.5, 0.5, 0.5001, 0.5001), (0.5, 0.5, 0.9, 0.5001), (10.1, 10, 10.2, 20)])
+def test_a_box_of_less_than_a_pixel_is_reported(made: Any, box: tuple[float, ...]) -> None:
+    shown = ",".join(f"{value:g}" for value in box)
+    with pytest.raises(LookalikeError, match=rf"The box {shown} is less than a pixel of the image, which has 64 × 48"):
+        ask(made, "class-02/1.jpg", box=box)
+
+
+def test_a_negative_score_has_a_real_minus() -> None:
+    assert [Hit("a", score, {}).sureness for score in (-0.25, 0.5, -0.0001)] == ["−0.250", "0.500", "0.000"]
 
 
 def test_find_duplicates_are_folded(made: Any) -> None:

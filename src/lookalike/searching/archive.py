@@ -28,7 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from lookalike.core import folders
-from lookalike.core.database import FILE, Database
+from lookalike.core.database import FILE, Database, refuse_network_drive
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import (
     TarReader,
@@ -45,8 +45,9 @@ from lookalike.core.progress import Progress, warn
 from lookalike.core.storage import RemotePath, is_url, location
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import TABLE, file_checksums, generation_folder, open_store, remove_generations
-from lookalike.searching.locate import find_index, is_index, path_key
+from lookalike.searching.locate import find_index, indexes, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.payload import is_indexed_file
 from lookalike.store import Store, create_store, store_name
 from lookalike.store.local import LocalStore
 from lookalike.store.local_rows import TABLES
@@ -257,7 +258,7 @@ def restore(
     kind = store_name(store or "local")
     try:
         with TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
-            members = _members(tar, source.stat().st_size)
+            members = _members(tar, _real_size(source))
             mark = tar.extractfile(members[MARK])
             assert mark is not None
             document = check_format("backup", json.loads(mark.read()), source)
@@ -266,8 +267,6 @@ def restore(
                 raise ValueError("members are missing")
             path = _new_path(manifest, index)
             old = location(manifest.source)
-            if folder is None:
-                _check_roots(manifest)
             manifest.source = str(old if folder is None else location(folder).expanduser().resolve())
             manifest.root = manifest.root if folder is None else None
             with _lock(path):
@@ -280,6 +279,8 @@ def restore(
                     try:
                         _unpack(tar, members, document["sums"], part, progress)
                         _check(part, manifest)
+                        if folder is None:
+                            _check_roots(part, manifest)
                         for generation in manifest.generations:
                             _finish(part, generation, kind)
                             if folder is not None:
@@ -311,6 +312,13 @@ def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
     if sum(member.size for member in members.values()) > size or members[MARK].size > MAX_MARK:
         raise ValueError("members are larger than the file")
     return members
+
+
+def _real_size(source: Path) -> int:
+    """The size of a file, or four times what it takes of its disk if that is less: holes are no content."""
+    status = source.stat()
+    blocks = 0 if isinstance(source, RemotePath) else getattr(status, "st_blocks", 0)
+    return min(status.st_size, 4 * 512 * blocks) if blocks else int(status.st_size)
 
 
 def _read_headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
@@ -387,17 +395,54 @@ def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
     path = folders.indexes() / requested.name if len(requested.parts) == 1 else requested.absolute()
     if path.exists() and (is_index(path) or any(path.iterdir())):
         raise LookalikeError(f"`{path}` exists already: choose another --index, or purge it first.")
-    folders.refuse_network_drive(path, "an index")
+    refuse_network_drive(path)
     return path
 
 
-def _check_roots(manifest: Manifest) -> None:
-    """Raise if a backup names a folder with all that a user has: whoever made it would choose what is served."""
-    for root in {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)} - {None}:
-        if is_url(root):
+def _check_roots(part: Path, manifest: Manifest) -> None:
+    """Raise unless the images lie plainly where a backup says: whoever made it would choose what is served.
+
+    A folder is taken if another index of this user has it. Else some of the files that rows name must be there, and
+    all that are there must be those that were indexed, by size and time or by their bytes, which nobody else knows of a
+    private file. So one's own backup needs no ``--folder`` as long as its images are where they were.
+    """
+    known: set[str | None] = {None}
+    for path in indexes():
+        with contextlib.suppress(LookalikeError):  # damaged: reported when it is opened
+            known |= _named(manifests.read(path))
+    named, source = _named(manifest), Path(manifest.source)
+    for name in named - {None}:
+        if not is_url(name) and (
+            not Path(str(name)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(name)))
+        ):
+            raise LookalikeError(f"The backup says that its images are in `{name}`: name their folder with --folder.")
+    for generation in manifest.generations:
+        root = Path(generation.root or source)
+        if is_url(generation.root or manifest.source):  # nothing is served from a bucket
             continue
-        if not Path(str(root)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(root))):
-            raise LookalikeError(f"The backup says that its images are in `{root}`: name their folder with --folder.")
+        why = "" if named <= known else _differs(part, generation, root)
+        if {manifest.source, manifest.root} - known - {str(root)} and not (source.parent == root and source.is_file()):
+            why = why or f"but it is of `{manifest.root or source}`"
+        if why:
+            raise LookalikeError(
+                f"The backup says that its images are in `{root}`, {why}: name their folder with --folder."
+            )
+
+
+def _named(manifest: Manifest) -> set[str | None]:
+    return {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)}
+
+
+def _differs(part: Path, generation: Generation, root: Path) -> str:
+    """Why the files of a folder are not those that were indexed; empty if they are."""
+    count = 0
+    with contextlib.closing(LocalStore.open(str(generation_folder(part, generation.number)))) as store:
+        for record in (record for records in store.scan() for record in records):
+            same = is_indexed_file(root, record.payload)
+            if same is False:
+                return f"but `{record.payload.get('path')}` there is another file"
+            count += same is True
+    return "" if count else "where none of them is"
 
 
 def _lock(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -21,9 +21,9 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, hash_bytes, hash_file, sync_folder
+from lookalike.core.files import MAX_JSON, disk_errors, hash_bytes, hash_file, read_bytes, sync_folder
 from lookalike.core.locks import hold
-from lookalike.core.progress import Progress
+from lookalike.core.progress import Progress, warn
 
 JOURNAL = "moved.jsonl"
 
@@ -172,7 +172,12 @@ def history(root: Path) -> list[Batch]:
     """Return the batches that were moved out of a folder, newest first, with their state as found on disk."""
     batches = _batches(root)[::-1]
     for batch in batches:
-        away = [line for line in _lines(batch) if os.path.lexists(Path(batch.folder) / line["to"])]
+        try:
+            lines = _lines(batch)
+        except LookalikeError as error:  # what it says of other batches stands
+            warn(str(error))
+            continue
+        away = [line for line in lines if os.path.lexists(Path(batch.folder) / line["to"])]
         if not batch.files:  # it was interrupted before it could be counted
             batch.files, batch.bytes = len(away), sum(line["bytes"] for line in away)
         batch.state = "back" if not away else "moved" if len(away) >= batch.files else "partly"
@@ -274,7 +279,11 @@ def _lines(batch: Batch) -> list[dict[str, Any]]:
     """The journal's lines of a batch; of several lines about one target the last counts."""
     path = _journal(batch)
     by_target: dict[str, dict[str, Any]] = {}
-    for text in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.exists() else []:
+    try:
+        texts = read_bytes(path, limit=MAX_JSON).splitlines() if path.exists() else []
+    except OSError as error:  # anybody may have put something else in its place
+        raise LookalikeError(f"The journal `{path}` cannot be read ({error.strerror or error}).") from error
+    for text in texts:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):

@@ -77,7 +77,11 @@ class Hit:
         """Probability (or score) as it is shown beside the image."""
         if self.identical:
             return "identical"
-        return f"{self.score:.3f}" if self.probability is None else percent_text(self.probability, self.low, self.high)
+        if self.probability is not None:
+            return percent_text(self.probability, self.low, self.high)
+        from lookalike.core.report_blocks import number
+
+        return number(self.score)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""

@@ -151,11 +151,7 @@ def index_state(generation: Generation) -> str:
 
 
 def draw_map(
-    index: Index,
-    *,
-    again: bool = False,
-    progress: bool = True,
-    sketch: Callable[[Map], None] | None = None,
+    index: Index, *, again: bool = False, progress: bool = True, sketch: Callable[[Map], None] | None = None
 ) -> Map:
     """Update the map of an index and store it; a preview goes to ``sketch`` before a first layout, which takes long."""
     from lookalike.evaluation.projection import neighbor_preservation, pca, tsne

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core import folders
+from lookalike.core.database import refuse_network_drive
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import clean_folder
-from lookalike.core.locks import hold
+from lookalike.core.locks import hold, in_use
 from lookalike.core.progress import plural, warn
 from lookalike.core.storage import location
 from lookalike.searching import manifest as manifests
@@ -139,7 +140,8 @@ def index(
     watcher = FolderWatcher(source, layout, split)
     watcher.begin_update()  # before the first run, which may take hours: images that arrive meanwhile are seen after it
     result = update()
-    watch_folder(update, watcher)
+    with in_use(path, f"The index `{path.name}` is being deleted."):  # else the next change would make it again
+        watch_folder(update, watcher)
     return result
 
 
@@ -266,7 +268,7 @@ def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
         raise LookalikeError(f"`{path}` is neither an index nor empty: choose another --index.")
     if source.is_dir() and path.resolve().is_relative_to(source):
         raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
-    folders.refuse_network_drive(path, "an index")
+    refuse_network_drive(path)
     return path
 
 

@@ -87,12 +87,7 @@ class Query:
         return len(self.positive) + (0 if self.negative is None else len(self.negative))
 
     def run(
-        self,
-        index: Index,
-        *,
-        start: float | None = None,
-        first: Sequence[StoreHit] | None = None,
-        **shown: Any,
+        self, index: Index, *, start: float | None = None, first: Sequence[StoreHit] | None = None, **shown: Any
     ) -> Hits:
         """Search an index.
 
@@ -411,6 +406,9 @@ def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | Non
         height, width = pixels.shape[:2]
         x1, y1, x2, y2 = box_region(box, width, height)
         part = pixels[round(y1 * height) : round(y2 * height), round(x1 * width) : round(x2 * width)]
+        if not part.size:
+            shown = ",".join(f"{value:g}" for value in box)
+            raise LookalikeError(f"The box {shown} is less than a pixel of the image, which has {width} × {height}.")
         images = [part, *images[1:]]
     vectors, failures = index.query_encoder.encode(list(images), on_error="skip")
     for failure in failures:

@@ -183,7 +183,7 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         return result
     path = named.resolve()
     manifest = manifests.read(path)
-    served = f"The index `{path.name}` is being served: stop `lookalike serve` first."
+    served = f"The index `{path.name}` is being served or watched: stop `lookalike serve` or `index --watch` first."
     alone = contextlib.nullcontext() if dry_run else in_use(path, served, alone=True)
     with hold(path / ".lock", f"The index `{path.name}`"), alone:
         parts, caches = leftovers(path), _caches(path, manifest)

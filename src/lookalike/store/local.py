@@ -27,7 +27,7 @@ from lookalike.core import folders
 from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_file, sync_folder
-from lookalike.core.locks import hold
+from lookalike.core.locks import Locked, hold
 from lookalike.core.progress import warn
 from lookalike.store.graph import Graph, GraphInfo
 from lookalike.store.local_graph import CHANGED, GraphLoader
@@ -126,7 +126,7 @@ class LocalStore(Queries):
             self.dim = int(line[0])
             if write:
                 self._drop_lost_rows()
-                self.remove_old_files("vectors-*.f32", "graph-*", ".graph-*.part")
+                self._remove_old_files()
             self.state()
             self._held = held.pop_all()
 
@@ -250,8 +250,14 @@ class LocalStore(Queries):
         with self._read() as (connection, state):
             return state, self._select(connection, state, where)
 
-    def remove_old_files(self, *patterns: str) -> None:
-        """Delete what compactions, rebuilt graphs and kills have left; only the writer may delete vectors."""
+    def _remove_old_files(self) -> None:
+        """Delete what compactions and kills have left; only the writer may, and no graph that is being built."""
+        self.remove_files("vectors-*.f32")
+        with contextlib.suppress(Locked), hold(self.place / ".graph", "graph"):
+            self.remove_files("graph-*", ".graph-*.part")
+
+    def remove_files(self, *patterns: str) -> None:
+        """Delete the files of vectors or graphs that are not in use."""
         state = self.state()
         keep = {f"vectors-{state.version}.f32", state.graph.file if state.graph else ""}
         for file in (file for pattern in patterns for file in self.place.glob(pattern)):
@@ -341,7 +347,7 @@ class LocalStore(Queries):
                 "UPDATE store SET version = ?, base = ?, rows = ?, removed = 0, graph = NULL WHERE number = ?",
                 (state.version + 1, state.rows, state.rows + len(rows), self.tables.number),
             )
-        self.remove_old_files("vectors-*.f32", "graph-*")
+        self._remove_old_files()
 
     def verify(self) -> list[str]:
         """Compare vectors, rows and graph with the hashes of when they were written, waiting for the graph.

@@ -101,7 +101,7 @@ class GraphLoader:
                 "UPDATE store SET graph = ? WHERE number = ? AND version = ?",
                 (info.to_text(), store.tables.number, state.version),
             )
-        store.remove_old_files("graph-*")
+        store.remove_files("graph-*")
 
 
 def is_stale(state: State) -> bool:

@@ -22,17 +22,7 @@ from lookalike.core.locks import hold
 from lookalike.store.graph import PROBES
 from lookalike.store.milvus_client import STRONG, Client, connected, parse_address
 from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
-from lookalike.store.protocol import (
-    Neighbors,
-    Payload,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    point_id,
-    unit_rows,
-)
+from lookalike.store.protocol import Neighbors, Payload, Record, Rows, Vectors, Where, checked, point_id, unit_rows
 from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors, nearest
 from lookalike.store.shards import ServerFacts, Shards

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import secrets
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +51,8 @@ MAX_WIDTH = 1000  # of pgvector
 DIMENSIONS = 2000  # of pgvector's graph of float32 vectors; half precision up to twice as many
 DEFAULT_WIDTH = 100
 COMPARED = 3000  # selected rows that are compared rather than searched by the graph
+MAX_MEMORY = 2000  # megabytes of the server for building the graph; beyond, it takes longer
+COUNTED = 60.0  # seconds for which a filter's count decides on the plan
 HEAD = 256  # bytes of a text that are indexed
 PARAMETERS = {"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout"}
 
@@ -207,6 +211,7 @@ class Tables(ServerFacts):
         self._connections, self._meta, self._held = connections, meta, held
         self._table = str(meta["table"])
         self._writing = threading.RLock()
+        self._counts: dict[Where, tuple[int, float]] = {}
         half = f"halfvec({self.dim})" if self.dim > DIMENSIONS else ""
         self._graph = f"((vector::{half}) halfvec_ip_ops)" if half else "(vector vector_ip_ops)"
         self._order = f"(vector::{half}) <#> %s::{half}" if half else "vector <#> %s"
@@ -286,6 +291,7 @@ class Tables(ServerFacts):
                 self._delete(cursor, [point_id(name) for name in ids])
 
     def _delete(self, cursor: Any, keys: list[str]) -> None:
+        self._counts.clear()
         text = "DELETE FROM $rows WHERE key = ANY(%s::uuid[]) RETURNING row"
         gone = [row for (row,) in cursor.execute(self._sql(text), (keys,)).fetchall()]
         if gone:
@@ -300,7 +306,8 @@ class Tables(ServerFacts):
         rows = self.count()
         with self._writing, self._connections.use() as cursor:
             if rows >= GRAPH_ROWS and self.dim <= 2 * DIMENSIONS and not self._has_graph(cursor):
-                cursor.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{400 + rows * 6 // 1000}MB",))
+                memory = min(400 + rows * 6 // 1000, MAX_MEMORY)
+                cursor.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{memory}MB",))
                 cursor.execute(self._sql(f"CREATE INDEX ON $rows USING hnsw {self._graph}"))
         with self._connections.use() as cursor:
             for table in ("$rows", "$texts", "$numbers"):
@@ -353,10 +360,8 @@ class Tables(ServerFacts):
         width = max(self.width or DEFAULT_WIDTH, -(-3 * k // 2))
         compare = exact or self.width is None or width > MAX_WIDTH or not len(unit)
         if where and not compare:
-            with self._connections.use() as cursor:
-                count = "SELECT count(*), (SELECT count(*) FROM $rows) FROM $rows t WHERE "
-                selected, total = cursor.execute(self._sql(count + condition), values).fetchone()
-            width = min(MAX_WIDTH, -(-width * total // max(selected, 1)))
+            selected = self._recent_count(tuple(where))
+            width = min(MAX_WIDTH, -(-width * self._recent_count(()) // max(selected, 1)))
             compare = selected <= COMPARED
         left = np.arange(len(unit))
         if not compare:
@@ -381,6 +386,16 @@ class Tables(ServerFacts):
                 for j, (row, score) in enumerate(hits):
                     rows[i, j], scores[i, j] = row, score
         return Neighbors(rows, np.clip(scores, -np.inf, 1).astype(np.float32))
+
+    def _recent_count(self, where: Where) -> int:
+        """Rows that meet a filter, a minute ago at most: it decides how they are searched, not what is found."""
+        count, when = self._counts.get(where, (0, -math.inf))
+        if time.monotonic() - when > COUNTED:
+            if len(self._counts) > 100:
+                self._counts.clear()
+            count = self.count(where)
+            self._counts[where] = (count, time.monotonic())
+        return count
 
     def _condition(self, where: Where) -> tuple[str, list[Any]]:
         """A filter as SQL on the table `t`, and its values."""
