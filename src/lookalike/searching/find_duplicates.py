@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 TITLES = {"identical": "Identical files", "same": "Same image", "near": "Near duplicates"}
 SHOWN = 10  # groups that are printed with all their files
-ENLARGED = (
-    0.4  # of the detail of the next octave: 0.38 at most in copies scaled up by 1.25 to 3, 0.42 at least in originals
-)
+# Of the detail of the next octave: 0.38 at most in copies scaled up by 1.25 to 3, 0.42 at least in originals.
+ENLARGED = 0.4
 
 
 @dataclass
@@ -75,13 +74,14 @@ class Duplicates:
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Groups, files, and bytes to free, by kind."""
+        groups = {kind: [group for group in self.groups if group.kind == kind] for kind in KINDS}
         return {
             kind: {
-                "groups": len(self.of(kind)),
-                "files": sum(len(group.files) for group in self.of(kind)),
-                "bytes": sum(group.bytes for group in self.of(kind)),
+                "groups": len(own),
+                "files": sum(len(group.files) for group in own),
+                "bytes": sum(group.bytes for group in own),
             }
-            for kind in KINDS
+            for kind, own in groups.items()
         }
 
     def files_to_move(self, images: Sequence[ImageFacts]) -> list[FileToMove]:
@@ -115,7 +115,11 @@ class Duplicates:
             groups, files = plural(counts["groups"], "group"), plural(counts["files"], "file")
             lines.append(f"{TITLES[kind]:<16} {groups}, {files}, {size} to free")
         if self.planned is not None:
-            return printable("\n".join([*lines, *self._plan()]))
+            moved, folder = self.planned
+            size = format_bytes(sum(file.size for file in moved))
+            lines += [f"Would move {plural(len(moved), 'file')} ({size}) to {folder}:"]
+            lines += [f"  {file.path} → {folder / file.path}" for file in moved]
+            return printable("\n".join([*lines, "No files were moved."]))
         for group in self.groups[:SHOWN]:
             lines.append(f"{group.kind}:")
             for position, image in enumerate(group.files):
@@ -127,13 +131,6 @@ class Duplicates:
             moves = ", ".join(image.path for image in group.moves)
             lines.append(f"{group.kind}: keep {group.files[group.keep].path}; also {moves}")
         return printable("\n".join([*lines, self._last_line()]))
-
-    def _plan(self) -> list[str]:
-        """What would be moved where."""
-        files, folder = self.planned or ([], Path())
-        moves = [f"  {file.path} → {folder / file.path}" for file in files]
-        size = format_bytes(sum(file.size for file in files))
-        return [f"Would move {plural(len(files), 'file')} ({size}) to {folder}:", *moves, "No files were moved."]
 
     def _last_line(self) -> str:
         if self.moved is None:
@@ -317,8 +314,6 @@ def dismissed(root: Path) -> set[str]:
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
     """Mark a group as no duplicates, so that it is not listed again."""
-    text = (
-        "DELETE FROM dismissed WHERE (root, id) = (?, ?)" if undo else "INSERT OR IGNORE INTO dismissed VALUES (?, ?)"
-    )
+    insert, delete = "INSERT OR IGNORE INTO dismissed VALUES (?, ?)", "DELETE FROM dismissed WHERE (root, id) = (?, ?)"
     with contextlib.closing(user_database(_DISMISSED)) as database, database.transaction() as connection:
-        connection.execute(text, (root_key(root), name))
+        connection.execute(delete if undo else insert, (root_key(root), name))

@@ -94,17 +94,12 @@ def compare_generations(old: Index, new: Index) -> dict[str, Any]:
     before = {record.id: record.vector for record in old.store.get(chosen, vectors=True) if record is not None}
     after = {record.id: record.vector for record in new.store.get(chosen, vectors=True) if record is not None}
     common = [name for name in chosen if name in before and name in after]
-    agreements: list[float] = []
-    recalls: list[float] = []
+    agreement = recall = None
     if common:
         truth = _neighbors(new, common, after, exact=True)
-        recalls = [_overlap(*pair) for pair in zip(truth, _neighbors(new, common, after), strict=True)]
-        agreements = [_overlap(*pair) for pair in zip(truth, _neighbors(old, common, before), strict=True)]
-    return {
-        "queries": len(common),
-        "agreement": float(np.mean(agreements)) if agreements else None,
-        "recall": float(np.mean(recalls)) if recalls else None,
-    }
+        recall = _overlap(truth, _neighbors(new, common, after))
+        agreement = _overlap(truth, _neighbors(old, common, before))
+    return {"queries": len(common), "agreement": agreement, "recall": recall}
 
 
 def _neighbors(index: Index, names: list[str], vectors: dict[str, Any], *, exact: bool = False) -> list[set[str]]:
@@ -113,8 +108,8 @@ def _neighbors(index: Index, names: list[str], vectors: dict[str, Any], *, exact
     return [set([h.id for h in hits if h.id != name][:NEIGHBORS]) for name, hits in zip(names, hits_of, strict=True)]
 
 
-def _overlap(expected: set[str], neighbors: set[str]) -> float:
-    return len(expected & neighbors) / len(expected) if expected else 1.0
+def _overlap(expected: list[set[str]], neighbors: list[set[str]]) -> float:
+    return float(np.mean([len(a & b) / len(a) if a else 1.0 for a, b in zip(expected, neighbors, strict=True)]))
 
 
 def calibration_error(path: Path, number: int) -> float | None:

@@ -245,7 +245,9 @@ def search(
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
             return builder.search_text(text)
         if isinstance(query, str) and query == "-":
-            query = _read_standard_input()
+            query = sys.stdin.buffer.read()
+            if not query:
+                raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no image `{query}`.")
@@ -317,16 +319,9 @@ class _QueryBuilder:
                 limit = Query.fetched(self.index, self.k)
                 rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
                 each = (time.monotonic() - start) / len(queries)
-                answers += [
-                    query.run(
-                        self.index,
-                        start=time.monotonic() - each,
-                        first=first,
-                        one_of_many=True,
-                        **self._shown(query.name),
-                    )
-                    for query, first in zip(queries, rows, strict=True)
-                ]
+                for query, first in zip(queries, rows, strict=True):
+                    shown = {"one_of_many": True, **self._shown(query.name)}
+                    answers.append(query.run(self.index, start=time.monotonic() - each, first=first, **shown))
         if not answers:
             raise failures[0]
         if failures:
@@ -350,13 +345,6 @@ class _QueryBuilder:
 
 def _name_of(image: Any) -> str:
     return str(image) if isinstance(image, (str, os.PathLike)) else ""
-
-
-def _read_standard_input() -> bytes:
-    data = sys.stdin.buffer.read()
-    if not data:
-        raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
-    return data
 
 
 def _read(image: Any) -> Any:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,9 +71,12 @@ class State:
     def line(self) -> tuple[int, int, int, int, str | None]:
         return (self.version, self.base, self.rows, self.removed, self.text)
 
+    def positions(self) -> Rows:
+        """Return the positions of the rows that are not deleted."""
+        return np.arange(len(self.vectors)) if self.live is None else np.flatnonzero(self.live)
 
-@dataclass(frozen=True)
-class Selection:
+
+class Selection(NamedTuple):
     """Rows that meet a filter, as a mask and as positions."""
 
     mask: NDArray[np.bool_]
@@ -155,8 +158,6 @@ class LocalStore(Queries):
             database = Database(file, write=True, schema=SCHEMA)
             with contextlib.closing(database), database.transaction() as connection:
                 RowTables(number).drop(connection)
-
-    # -- state -----------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Return what the store holds now; one statement tells whether it is what is known already.
@@ -265,8 +266,6 @@ class LocalStore(Queries):
                 with contextlib.suppress(OSError):  # Windows keeps mapped files
                     file.unlink()
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
     def _drop_lost_rows(self) -> None:
         """Delete the rows whose vectors a damaged file no longer has."""
         with self.database.transaction() as connection:
@@ -331,8 +330,8 @@ class LocalStore(Queries):
 
     def _compact(self, state: State) -> None:
         """Write the rows that are left to a new file, under new numbers, and switch to it in one transaction."""
-        rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
-        path, blocks = self.place / f"vectors-{state.version + 1}.f32", []
+        rows, blocks = state.positions(), []
+        path = self.place / f"vectors-{state.version + 1}.f32"
         path.unlink(missing_ok=True)
         with disk_errors(path):
             path.touch(mode=0o600)
@@ -359,8 +358,7 @@ class LocalStore(Queries):
         with self.database.snapshot() as connection:
             state = self._snapshot(connection)
             blocks = connection.execute(self.tables.sql(BLOCKS)).fetchall()
-            rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
-            if damage := self.tables.damage(connection, rows + state.base, state.removed):
+            if damage := self.tables.damage(connection, state.positions() + state.base, state.removed):
                 problems.append(f"{damage} in `{self.database.path}`.")
         for start, stop, expected in ((a - state.base, b - state.base, h) for a, b, h in blocks):
             if start != end or _block_hash(state.vectors[start:stop]) != expected:
@@ -380,8 +378,6 @@ class LocalStore(Queries):
         self._held.close()
         self._checked_at = (0, 0)
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def load_graph(self) -> Graph | None:
         """Return the graph, waiting until it is checked; ``None`` if there is none."""
         return self._graphs.wait()
@@ -390,14 +386,14 @@ class LocalStore(Queries):
         with self._read() as (connection, state):
             lines = self.tables.lines_of(connection, ids)
             records = {line[1]: _record(line, state if vectors else None) for line in lines}
-        return [records.get(name) for name in ids]
+        return list(map(records.get, ids))
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone; one statement fetches them all."""
         with self._read() as (connection, state):
             lines = self.tables.lines(connection, rows)
             records = {line[0]: _record(line, state if vectors else None) for line in lines}
-        return [records.get(number) for number in rows.tolist()]
+        return list(map(records.get, rows.tolist()))
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
@@ -421,10 +417,9 @@ class LocalStore(Queries):
 
     def _neighbors(self, queries: Vectors, k: int, state: State, selection: Selection | None, exact: bool) -> Neighbors:
         rows, scores = self._nearest(queries, k, state, selection, exact)
-        if rows.shape[1] < k:
-            missing = ((0, 0), (0, k - rows.shape[1]))
-            rows = np.pad(rows, missing, constant_values=-1)
-            scores = np.pad(scores, missing, constant_values=-np.inf)
+        if missing := k - rows.shape[1]:
+            rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
+            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         return Neighbors(np.where(rows >= 0, rows + state.base, -1) if state.base else rows, scores)
 
     def _nearest(

@@ -63,8 +63,6 @@ class RowTables:
         for name in TABLES:
             connection.execute(f"DROP TABLE IF EXISTS {name}_{self.number}")
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
     def insert(
         self, connection: sqlite3.Connection, first: int, ids: Sequence[str], payloads: Sequence[Payload]
     ) -> None:
@@ -105,8 +103,6 @@ class RowTables:
             connection.execute(self.sql(f"DELETE FROM {table}"))
         connection.execute("DROP TABLE moved")
         connection.executemany(self.sql("INSERT INTO blocks_$ VALUES (?, ?, ?)"), blocks)
-
-    # -- reading ---------------------------------------------------------------------------------------------
 
     def lines(self, connection: sqlite3.Connection, rows: Rows | None = None) -> sqlite3.Cursor:
         """Return row number, id and payload of some rows, or of all, in ascending order."""

@@ -33,7 +33,7 @@ GRAPH_FROM = 1000  # rows; below, a server builds no graph and compares with all
 GROWTH = 0.1  # fraction of rows added or deleted after which the width is measured again
 DEFAULT_WIDTH = 128  # before the first measurement
 COMPARED = 20_000  # rows that a filter may leave to be fetched and compared here
-FILTERED = 4  # times as many candidates with a filter
+FILTERED, MAX_WIDTH = 4, 32_768  # times as many candidates with a filter at least, and what a server takes
 
 
 class Collection(ServerFacts):
@@ -91,8 +91,6 @@ class Collection(ServerFacts):
         with connected(parse_address(meta["address"]), meta["collection"]) as client:
             client.call("drop_collection")
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         self._record_list_lengths(lines)
@@ -133,15 +131,8 @@ class Collection(ServerFacts):
     def close(self) -> None:
         self._held.close()
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
-        fields = ["$meta", *([VECTOR] * vectors)]
-        records: dict[str, Record] = {}
-        for part in _parts([point_id(name) for name in dict.fromkeys(ids)], min(self._page, 1000)):
-            rows = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
-            records.update({record.id: record for record in map(_record, rows)})
-        return [records.get(name) for name in ids]
+        return self._fetch([point_id(name) for name in ids], vectors)
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
@@ -149,16 +140,17 @@ class Collection(ServerFacts):
         The server's graph loses hits under filters: rows are compared here if a filter leaves few enough of them.
         """
         unit = unit_rows(queries, self.dim)
-        if exact or k > PAGE or (where and self.width and self.count(where) <= COMPARED):
+        selected = self.count(where) if where and self.width else 0
+        if exact or k > PAGE or (where and self.width and selected <= COMPARED):
             return self._exact(unit, k, where)
-        width = max(self.width or DEFAULT_WIDTH, k) * (FILTERED if where else 1)
+        width = max(self.width or DEFAULT_WIDTH, k)
+        if where:  # the fewer rows are left, the more candidates lead to none of them
+            width = min(width * max(FILTERED, -(-2 * self._meta.get("measured", 0) // max(selected, 1))), MAX_WIDTH)
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         for start in range(0, len(unit), max(1, PAGE // k)):
             part = list(unit[start : start + max(1, PAGE // k)])
-            options: dict[str, Any] = {
-                "search_params": {"metric_type": "IP", "params": {"ef": width}},
-                "consistency_level": STRONG,
-            }
+            params = {"metric_type": "IP", "params": {"ef": width}}
+            options: dict[str, Any] = {"search_params": params, "consistency_level": STRONG}
             answers = self._client.call("search", part, filter=self._expression(where), limit=k, **options)
             for line, hits in enumerate(answers, start):
                 rows[line, : len(hits)] = self._number([str(hit["id"]) for hit in hits])
@@ -185,13 +177,15 @@ class Collection(ServerFacts):
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone."""
-        fields = ["$meta", *([VECTOR] * vectors)]
-        keys = [self._keys[row] for row in rows.tolist()]
-        by_key: dict[str, Record] = {}
-        for part in _parts(keys, min(self._page, 1000)):
-            result = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
-            by_key.update({row[KEY]: _record(row) for row in result})
-        return [by_key.get(key) for key in keys]
+        return self._fetch([self._keys[row] for row in rows.tolist()], vectors)
+
+    def _fetch(self, keys: list[str], vectors: bool) -> list[Record | None]:
+        records: dict[str, Record] = {}
+        for part in _parts(list(dict.fromkeys(keys)), min(self._page, 1000)):
+            fields = ["$meta", *([VECTOR] * vectors)]
+            rows = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
+            records.update({row[KEY]: _record(row) for row in rows})
+        return list(map(records.get, keys))
 
     def _expression(self, where: Where) -> str:
         return filter_expression(where, self._meta["lists"])
@@ -223,9 +217,8 @@ class Collection(ServerFacts):
             for row in rows:
                 value = row.get(key)
                 counts.update(set(value) if isinstance(value, list) else [value] if isinstance(value, str) else [])
-        return sorted(((value, n) for value, n in counts.items() if value), key=lambda pair: (-pair[1], pair[0]))[
-            :limit
-        ]
+        del counts[""]
+        return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
 
     def count(self, where: Where = ()) -> int:
         return int(self._client.query(self._expression(where), ["count(*)"])[0]["count(*)"])
@@ -254,14 +247,10 @@ def _to_keys(payload: Payload) -> dict[str, Any]:
     return fields
 
 
-def _payload(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
-    return payload.pop("_id"), payload
-
-
 def _record(row: dict[str, Any]) -> Record:
-    name, payload = _payload(row)
-    return Record(name, payload, np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None)
+    payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
+    vector = np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None
+    return Record(payload.pop("_id"), payload, vector)
 
 
 def _lock(place: str) -> contextlib.AbstractContextManager[None]:

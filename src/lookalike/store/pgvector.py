@@ -51,6 +51,7 @@ MAX_WIDTH = 1000  # of pgvector
 DIMENSIONS = 2000  # of pgvector's graph of float32 vectors; half precision up to twice as many
 DEFAULT_WIDTH = 100
 COMPARED = 3000  # selected rows that are compared rather than searched by the graph
+REFUSALS = ("DiskFull", "InsufficientPrivilege", "FeatureNotSupported", "UndefinedFile")
 MAX_MEMORY = 2000  # megabytes of the server for building the graph; beyond, it takes longer
 COUNTED = 60.0  # seconds for which a filter's count decides on the plan
 HEAD = 256  # bytes of a text that are indexed
@@ -182,12 +183,7 @@ class Connections:
             raise LookalikeError(
                 f"The tables of this index are no longer at {server}: purge the index and make it again."
             ) from error
-        except (
-            pg.errors.DiskFull,
-            pg.errors.InsufficientPrivilege,
-            pg.errors.FeatureNotSupported,
-            pg.errors.UndefinedFile,
-        ) as error:
+        except tuple(getattr(pg.errors, name) for name in REFUSALS) as error:
             raise LookalikeError(f"PostgreSQL at {server} refuses: {str(error).splitlines()[0]}.") from error
         except pg.OperationalError as error:
             lines = str(error).strip().splitlines() or ["no answer"]
@@ -264,7 +260,11 @@ class Tables(ServerFacts):
         """A statement with this store's tables: `$rows`, `$texts`, `$numbers`."""
         return text.replace("$rows", self._table).replace("$", f"{self._table}_")
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    def _all(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self._connections.use() as cursor:
+            rows: list[tuple[Any, ...]] = cursor.execute(self._sql(text), values).fetchall()
+            return rows
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
         names, matrix, lines = checked(ids, vectors, payloads, self.dim)
@@ -316,9 +316,8 @@ class Tables(ServerFacts):
 
         def sample() -> Vectors:
             """Rows by the order of their keys, which are hashes: at random."""
-            with self._connections.use() as cursor:
-                text = self._sql(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
-                return np.stack([_from_bytes(data) for (data,) in cursor.execute(text).fetchall()])
+            lines = self._all(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
+            return np.stack([_from_bytes(data) for (data,) in lines])
 
         return self._measured(rows, sample if graph else None, GROWTH)
 
@@ -329,24 +328,18 @@ class Tables(ServerFacts):
     def close(self) -> None:
         self._held.close()
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
-        keys = [point_id(name) for name in ids]
         text = f"SELECT payload{', vector' * vectors} FROM $rows WHERE key = ANY(%s::uuid[])"
-        with self._connections.use() as cursor:
-            records = [_record(*line) for line in cursor.execute(self._sql(text), (keys,)).fetchall()]
-        by_id = {record.id: record for record in records}
-        return [by_id.get(name) for name in ids]
+        lines = self._all(text, [point_id(name) for name in ids])
+        by_id = {record.id: record for record in (_record(*line) for line in lines)}
+        return list(map(by_id.get, ids))
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone."""
         numbers = np.asarray(rows).tolist()
-        text = f"SELECT row, payload{', vector' * vectors} FROM $rows WHERE row = ANY(%s)"
-        with self._connections.use() as cursor:
-            lines = cursor.execute(self._sql(text), (numbers,)).fetchall()
+        lines = self._all(f"SELECT row, payload{', vector' * vectors} FROM $rows WHERE row = ANY(%s)", numbers)
         by_row = {row: _record(*line) for row, *line in lines}
-        return [by_row.get(number) for number in numbers]
+        return list(map(by_row.get, numbers))
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
@@ -412,8 +405,7 @@ class Tables(ServerFacts):
         while True:
             text = f"SELECT row, payload{', vector' * vectors} FROM $rows t WHERE row > %s"
             text += f" AND {condition}" * bool(where) + " ORDER BY row LIMIT %s"
-            with self._connections.use() as cursor:
-                lines = cursor.execute(self._sql(text), [last, *values, batch]).fetchall()
+            lines = self._all(text, last, *values, batch)
             if lines:
                 yield [_record(*line) for _, *line in lines]
                 last = lines[-1][0]
@@ -428,15 +420,12 @@ class Tables(ServerFacts):
         if where:
             text += f" AND EXISTS (SELECT 1 FROM $rows t WHERE t.row = x.row AND {condition})"
         text += " GROUP BY value ORDER BY 2 DESC, 1 LIMIT %s"
-        with self._connections.use() as cursor:
-            lines = cursor.execute(self._sql(text), [_number(column), *values, limit]).fetchall()
+        lines = self._all(text, _number(column), *values, limit)
         return [(bytes(value).decode(), count) for value, count in lines]
 
     def count(self, where: Where = ()) -> int:
         condition, values = self._condition(where)
-        with self._connections.use() as cursor:
-            text = f"SELECT count(*) FROM $rows t WHERE {condition or 'true'}"
-            return int(cursor.execute(self._sql(text), values).fetchone()[0])
+        return int(self._all(f"SELECT count(*) FROM $rows t WHERE {condition or 'true'}", *values)[0][0])
 
 
 class PgvectorStore(Shards):
