@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -304,11 +303,16 @@ def restore(
 def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
     """The members of a backup by name: plain files with expected names that fill no more than the file itself."""
     members: dict[str, tarfile.TarInfo] = {}
-    for member in _read_headers(tar):
-        known = member.name == MARK or MEMBERS.fullmatch(member.name)
-        if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
-            raise ValueError(f"{member.name} does not belong into a backup")
-        members[member.name] = member
+    try:
+        for member in tar:
+            known = member.name == MARK or MEMBERS.fullmatch(member.name)
+            if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
+                raise ValueError(f"{member.name} does not belong into a backup")
+            members[member.name] = member
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ValueError("a member ends before the file begins") from error
     if sum(member.size for member in members.values()) > size or members[MARK].size > MAX_MARK:
         raise ValueError("members are larger than the file")
     return members
@@ -319,15 +323,6 @@ def _real_size(source: Path) -> int:
     status = source.stat()
     blocks = 0 if isinstance(source, RemotePath) else getattr(status, "st_blocks", 0)
     return min(status.st_size, 4 * 512 * blocks) if blocks else int(status.st_size)
-
-
-def _read_headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    try:
-        yield from tar
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        raise ValueError("a member ends before the file begins") from error
 
 
 def _unpack(
@@ -474,11 +469,11 @@ def _relocate(part: Path, generation: Generation, old: Path, new: Path) -> None:
     """Set the new image folder in the table and the manifest."""
     from lookalike.data import Table
 
-    folder = generation_folder(part, generation.number)
-    table = Table.load(folder / TABLE)
+    file = generation_folder(part, generation.number) / TABLE
+    table = Table.load(file)
     root = moved_root(location(generation.root or table.root or old), old, new)
     generation.root = str(root)
-    replace(table, root=root).save(folder / TABLE)
+    replace(table, root=root).save(file)
 
 
 def moved_root(root: Path, old: Path, new: Path) -> Path:

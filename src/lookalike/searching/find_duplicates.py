@@ -93,6 +93,14 @@ class Duplicates:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
+        groups = [
+            {"id": group.id, "kind": group.kind, "keep": group.files[group.keep].path, "reason": group.reason}
+            | {
+                "bytes": group.bytes,
+                "files": [file_json(f) | {"keep": i == group.keep} for i, f in enumerate(group.files)],
+            }
+            for group in self.groups
+        ]
         return {
             "folder": str(self.root),
             "images": self.images,
@@ -100,7 +108,7 @@ class Duplicates:
             "embedded": self.embedded,
             "dismissed": self.dismissed,
             "counts": self.counts,
-            "groups": [group_json(group) for group in self.groups],
+            "groups": groups,
             "moved": None if self.moved is None else self.moved.to_json(),
         }
 
@@ -283,18 +291,6 @@ def _open_source(source: Any, layout: str) -> tuple[Table, dict[str, np.ndarray]
     with Index.open(folder) as index:
         table = read_table(index.source, layout=index.manifest.layout, split=index.manifest.split)
         return table, all_vectors(index)
-
-
-def group_json(group: Group) -> dict[str, Any]:
-    """Return a group as a JSON document."""
-    return {
-        "id": group.id,
-        "kind": group.kind,
-        "keep": group.files[group.keep].path,
-        "reason": group.reason,
-        "bytes": group.bytes,
-        "files": [file_json(image) | {"keep": i == group.keep} for i, image in enumerate(group.files)],
-    }
 
 
 def file_json(image: ImageFacts) -> dict[str, Any]:

@@ -243,7 +243,8 @@ def search(
         if text is not None:
             if box is not None:
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
-            return builder.search_text(text)
+            start = time.monotonic()
+            return builder.run(opened.embed_text(text)[None], start, name=text, is_text=True)
         if isinstance(query, str) and query == "-":
             query = sys.stdin.buffer.read()
             if not query:
@@ -277,17 +278,13 @@ class _QueryBuilder:
     show_all: bool
     options: str
 
-    def search_text(self, text: str) -> Hits:
-        start = time.monotonic()
-        return self._run(self.index.embed_text(text)[None], start, name=text, is_text=True)
-
     def search_image(self, image: Any, box: Sequence[float] | None = None) -> Hits:
         self.index.query_encoder  # noqa: B018 (loaded before the time starts)
         start = time.monotonic()
         name, data = _name_of(image), _read(image)
         identical = {hash_bytes(data)} if isinstance(data, bytes) and box is None else set()
         vectors = embed_images(self.index, [data], box, [name])
-        return self._run(vectors, start, name=name or "image", identical=identical)
+        return self.run(vectors, start, name=name or "image", identical=identical)
 
     def search_files(self, files: Sequence[Path]) -> list[Hits]:
         """One answer per readable image, searched in batches; unreadable ones are reported at the end."""
@@ -329,7 +326,7 @@ class _QueryBuilder:
             warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first_}")
         return answers
 
-    def _run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
+    def run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
         positive = np.concatenate([vectors, self._embed(self.more)])
         query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
         return query.run(self.index, start=start, **self._shown(query.name, "--text " * query.is_text))

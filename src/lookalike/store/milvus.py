@@ -21,7 +21,7 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
 from lookalike.store.graph import PROBES
 from lookalike.store.milvus_client import STRONG, Client, connected, parse_address
-from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
+from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, to_fields, to_key
 from lookalike.store.protocol import Neighbors, Payload, Record, Rows, Vectors, Where, checked, point_id, unit_rows
 from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors, nearest
@@ -95,7 +95,7 @@ class Collection(ServerFacts):
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         self._record_list_lengths(lines)
         points = [
-            {KEY: point_id(name), VECTOR: row, **_to_keys(line), to_key("_id"): name}
+            {KEY: point_id(name), VECTOR: row, **to_fields(line), to_key("_id"): name}
             for name, row, line in zip(names, rows, lines, strict=True)
         ]
         for part in _parts(points, min(self._page, 1000)):
@@ -104,10 +104,9 @@ class Collection(ServerFacts):
     def _record_list_lengths(self, payloads: Sequence[Payload]) -> None:
         """Record how long the lists of a column are, before they are stored: filters name every position."""
         longest: dict[str, int] = dict(self._meta["lists"])
-        for line in payloads:
-            for name, value in line.items():
-                if isinstance(value, list):
-                    longest[name] = max(longest.get(name, 0), len(value))
+        for name, value in (item for line in payloads for item in line.items()):
+            if isinstance(value, list):
+                longest[name] = max(longest.get(name, 0), len(value))
         if longest != self._meta["lists"]:
             self._record(lists=longest)
 
@@ -237,14 +236,6 @@ def _connected(meta: dict[str, Any], beside: Collection | None) -> contextlib.Ab
 def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
     for start in range(0, len(values), size):
         yield values[start : start + size]
-
-
-def _to_keys(payload: Payload) -> dict[str, Any]:
-    fields: dict[str, Any] = {to_key(name): value for name, value in payload.items() if value is not None}
-    for name, value in payload.items():
-        if not name.startswith("_"):
-            fields |= range_fields(name, value)
-    return fields
 
 
 def _record(row: dict[str, Any]) -> Record:

@@ -392,12 +392,9 @@ class Tables(ServerFacts):
 
     def _condition(self, where: Where) -> tuple[str, list[Any]]:
         """A filter as SQL on the table `t`, and its values."""
-        parts, values = [], []
-        for condition in where:
-            text, bound = _conditions(condition)
-            parts.append(f"{'NOT ' * condition.negate}({text})")
-            values += bound
-        return self._sql(" AND ".join(parts)), values
+        parts = [(condition.negate, *_conditions(condition)) for condition in where]
+        text = " AND ".join(f"{'NOT ' * negate}({text})" for negate, text, _ in parts)
+        return self._sql(text), [value for *_, values in parts for value in values]
 
     def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
         condition, values = self._condition(where)
@@ -507,12 +504,8 @@ def _copy(cursor: Any, statement: str, rows: Sequence[tuple[bytes, ...]]) -> Non
     with cursor.copy(statement) as copy:
         copy.write(b"PGCOPY\n\xff\r\n\0" + bytes(8))
         for at in range(0, len(rows), 1000):
-            copy.write(
-                b"".join(
-                    start + b"".join(struct.pack(">i", len(field)) + field for field in row)
-                    for row in rows[at : at + 1000]
-                )
-            )
+            lines = (start + b"".join(struct.pack(">i", len(f)) + f for f in row) for row in rows[at : at + 1000])
+            copy.write(b"".join(lines))
         copy.write(struct.pack(">h", -1))
 
 
@@ -530,11 +523,10 @@ def _conditions(condition: Condition) -> tuple[str, list[Any]]:
     """A condition, not negated, as SQL on the table `t`, and its values."""
     parts: list[str] = []
     values: list[Any] = []
+    exists = "EXISTS (SELECT 1 FROM {} x WHERE x.row = t.row AND col = %s AND {})"
     if condition.is_range:
         for kind, (low, high) in condition.intervals().items():
-            parts.append(
-                "EXISTS (SELECT 1 FROM $numbers x WHERE x.row = t.row AND col = %s AND value BETWEEN %s AND %s)"
-            )
+            parts.append(exists.format("$numbers", "value BETWEEN %s AND %s"))
             values += [_number(f"{kind} {condition.column}"), low, high]
         return " OR ".join(parts) or "false", values
     if condition.column == ROW_ID:
@@ -548,10 +540,10 @@ def _conditions(condition: Condition) -> tuple[str, list[Any]]:
         if end:
             part += f" AND {head} < %s"
             values.append(end)
-        parts.append(f"EXISTS (SELECT 1 FROM $texts x WHERE x.row = t.row AND col = %s AND {part})")
+        parts.append(exists.format("$texts", part))
     if texts and not condition.prefix:
         encoded = [text.encode() for text in texts]
         part = f"{head} = ANY(%s) AND value = ANY(%s)"
         values += [_number(condition.column), [text[:HEAD] for text in encoded], encoded]
-        parts.append(f"EXISTS (SELECT 1 FROM $texts x WHERE x.row = t.row AND col = %s AND {part})")
+        parts.append(exists.format("$texts", part))
     return " OR ".join(parts) or "false", values
