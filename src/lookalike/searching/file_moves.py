@@ -221,8 +221,6 @@ def _rename(source: Path, goal: Path) -> None:
     """Rename on one disk, by linking first: a link fails where a file exists, a rename would overwrite it."""
     try:
         os.link(source, goal, follow_symlinks=False)
-    except FileExistsError:
-        raise
     except OSError:  # a file system without links, or another disk
         if os.path.lexists(goal):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(goal)) from None

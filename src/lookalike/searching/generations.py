@@ -14,7 +14,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching import score_calibration
 from lookalike.searching.index_folder import Index, generation_folder, remove_generation
 from lookalike.searching.locate import find_index
-from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.manifest import Manifest
 
 QUERIES = 100
 NEIGHBORS = 10
@@ -39,28 +39,23 @@ def switch(*, index: str | Path | None = None, to: str | int | None = None) -> M
         >>> la.switch(index="photos", to="my-run").live  # doctest: +SKIP
         2
     """
-    path = find_index(index)
+    path, text = find_index(index), str(to)
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
-        manifest.live = _choose(manifest, to).number
+        complete = [g for g in manifest.generations if g.complete]
+        if to is None:
+            matches = [g for g in complete if g.number != manifest.live]
+        else:
+            matches = [g for g in complete if text == str(g.number)] or [
+                g for g in complete if g.model.name == text or (len(text) >= 4 and g.model.fingerprint.startswith(text))
+            ]
+        if not matches:
+            every = (f"{g.number} ({g.model.name}{'' if g.complete else ', incomplete'})" for g in manifest.generations)
+            what = f"no complete generation `{to}`" if to is not None else "no other complete generation"
+            raise LookalikeError(f"The index `{manifest.name}` has {what}; it has: {', '.join(every)}.")
+        manifest.live = matches[-1].number
         manifest.write(path)
     return manifest
-
-
-def _choose(manifest: Manifest, to: str | int | None) -> Generation:
-    complete = [g for g in manifest.generations if g.complete]
-    if to is None:
-        matches = [g for g in complete if g.number != manifest.live][-1:]
-    else:
-        text = str(to)
-        matches = [g for g in complete if text == str(g.number)] or [
-            g for g in complete if g.model.name == text or (len(text) >= 4 and g.model.fingerprint.startswith(text))
-        ][-1:]
-    if not matches:
-        existing = (f"{g.number} ({g.model.name}{'' if g.complete else ', incomplete'})" for g in manifest.generations)
-        what = f"no complete generation `{to}`" if to is not None else "no other complete generation"
-        raise LookalikeError(f"The index `{manifest.name}` has {what}; it has: {', '.join(existing)}.")
-    return matches[0]
 
 
 def drop_generation(path: Path, number: int) -> None:

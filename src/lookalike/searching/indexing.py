@@ -168,10 +168,7 @@ def update_index(
     from lookalike.data import read_table
 
     start = time.monotonic()
-    if parts is not None:
-        table = parts.table
-    else:
-        table = read_table(source, layout=layout, split=split, progress=progress)
+    table = parts.table if parts else read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"`{source}` contains no images.")
     with hold(path / ".lock", f"The index `{path.name}`"):

@@ -118,12 +118,8 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
                 if len(data) > limit:
                     raise FileTooLarge(errno.EFBIG, f"the image is larger than {format_bytes(limit)}")
                 return data
-            return read_part(
-                file,
-                offset=int(payload.get("_offset") or 0),
-                length=None if length is None else int(length),
-                limit=limit,
-            )
+            offset, length = int(payload.get("_offset") or 0), None if length is None else int(length)
+            return read_part(file, offset=offset, length=length, limit=limit)
     except OSError as error:
         raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror or error}).") from error
     except (ValueError, TypeError, KeyError) as error:  # a restored backup may say anything

@@ -169,12 +169,10 @@ def check_k(k: int) -> None:
 
 def _fold_copies(rows: Sequence[StoreHit]) -> list[Hit]:
     hits: dict[str, Hit] = {}
-    for row in rows:
-        content = str(row.payload.get("content_id") or row.id)
-        if content in hits:
-            hits[content].copies.append(str(row.payload.get("path", row.id)))
-        else:
-            hits[content] = Hit(row.id, row.score, row.payload)
+    for hit in (Hit(*row) for row in rows):
+        first = hits.setdefault(str(hit.payload.get("content_id") or hit.id), hit)
+        if first is not hit:
+            first.copies.append(hit.path)
     return list(hits.values())
 
 
@@ -304,8 +302,7 @@ class _QueryBuilder:
                     failures.append(error)
             vectors, failed = encoder.encode(images, on_error="skip")
             failures += [UnreadableImage(failure.reason, str(part[failure.index])) for failure in failed]
-            unreadable = {failure.index for failure in failed}
-            readable = [i for i in range(len(part)) if i not in unreadable]
+            readable = sorted(set(range(len(part))) - {failure.index for failure in failed})
             queries = [
                 Query(np.concatenate([vector[None], more]), less, self.k, self.where, str(part[i]),
                       identical={hash_bytes(images[i])}, exact=self.exact)
@@ -337,7 +334,7 @@ class _QueryBuilder:
     def _embed(self, images: Sequence[Any]) -> np.ndarray:
         if not images:
             return np.empty((0, self.index.generation.dim), np.float32)
-        return embed_images(self.index, [_read(image) for image in images], None, [_name_of(i) for i in images])
+        return embed_images(self.index, list(map(_read, images)), None, list(map(_name_of, images)))
 
 
 def _name_of(image: Any) -> str:

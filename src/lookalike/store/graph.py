@@ -247,12 +247,8 @@ class Graph:
             products[part] = np.asarray(numkong.dots_packed(copies, packed)).astype(np.float32) @ weights
 
         starts = range(0, len(products), COMPARED)
-        if len(starts) < 3:
-            for start in starts:
-                compare(start)
-        else:
-            with ThreadPoolExecutor(threads()) as pool:
-                list(pool.map(compare, starts))
+        with ThreadPoolExecutor(threads()) as pool:  # its threads begin with the first call
+            list((map if len(starts) < 3 else pool.map)(compare, starts))
         return products if few is not None or slots is None else products[slots]
 
 

@@ -136,10 +136,10 @@ class Shards(Queries):
 
         left = list(range(len(names)))
         for number, shard in enumerate(self.shards[:-1]):
-            held = [record is not None for record in shard.get(names)]
-            if any(held):
-                write(number, [i for i in left if held[i]])
-                left = [i for i in left if not held[i]]
+            held = {i for i, record in enumerate(shard.get(names)) if record is not None}
+            if held:
+                write(number, sorted(held.intersection(left)))
+                left = [i for i in left if i not in held]
         while left:
             self._left = self._left or max(0, SHARD_ROWS - self.shards[-1].count())
             if not self._left:
