@@ -75,14 +75,9 @@ class Duplicates:
     def counts(self) -> dict[str, dict[str, int]]:
         """Groups, files, and bytes to free, by kind."""
         groups = {kind: [group for group in self.groups if group.kind == kind] for kind in KINDS}
-        return {
-            kind: {
-                "groups": len(own),
-                "files": sum(len(group.files) for group in own),
-                "bytes": sum(group.bytes for group in own),
-            }
-            for kind, own in groups.items()
-        }
+        files = {kind: sum(len(group.files) for group in own) for kind, own in groups.items()}
+        sizes = {kind: sum(group.bytes for group in own) for kind, own in groups.items()}
+        return {kind: {"groups": len(groups[kind]), "files": files[kind], "bytes": sizes[kind]} for kind in KINDS}
 
     def files_to_move(self, images: Sequence[ImageFacts]) -> list[FileToMove]:
         """Return images as :func:`lookalike.searching.file_moves.move` takes them; those inside shards stay."""
@@ -101,16 +96,9 @@ class Duplicates:
             }
             for group in self.groups
         ]
-        return {
-            "folder": str(self.root),
-            "images": self.images,
-            "unreadable": self.unreadable,
-            "embedded": self.embedded,
-            "dismissed": self.dismissed,
-            "counts": self.counts,
-            "groups": groups,
-            "moved": None if self.moved is None else self.moved.to_json(),
-        }
+        names = ("images", "unreadable", "embedded", "dismissed", "counts")
+        facts = {"folder": str(self.root)} | {name: getattr(self, name) for name in names}
+        return facts | {"groups": groups, "moved": None if self.moved is None else self.moved.to_json()}
 
     def __str__(self) -> str:
         if not self.groups and self.moved is None:

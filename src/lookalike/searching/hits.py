@@ -198,15 +198,10 @@ class Hits:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
-        return {
-            "query": self.query,
-            "index": self.index,
-            "verdict": {"kind": self.kind, "message": self.message, "detail": self.detail, "note": self.note},
-            "images": self.images,
-            "milliseconds": round(self.milliseconds, 1),
-            "filters": self.filters,
-            "hits": [hit.to_json() for hit in self.hits],
-        }
+        verdict = {name: getattr(self, name) for name in ("kind", "message", "detail", "note")}
+        facts = {"query": self.query, "index": self.index, "verdict": verdict, "images": self.images}
+        facts |= {"milliseconds": round(self.milliseconds, 1), "filters": self.filters}
+        return facts | {"hits": [hit.to_json() for hit in self.hits]}
 
     def __str__(self) -> str:
         lines = [printable(self.query)] * self.one_of_many + [self.verdict, *([self.detail] if self.detail else [])]

@@ -92,11 +92,10 @@ def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[Image
         cache.save()
     images = []
     for i in rows:
-        facts = cache.get(i)
-        if facts is not None and facts["reason"] is None:
-            fields = {name: facts[name] for name in _FIELDS if name not in ("thumb", "reason")}
-            thumb = np.frombuffer(facts["thumb"], np.uint8)
-            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), thumb=thumb, **fields))
+        facts = dict(cache.get(i) or {"reason": "unknown"})
+        if facts.pop("reason") is None:
+            facts["thumb"] = np.frombuffer(facts["thumb"], np.uint8)
+            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), **facts))
     return images, len(rows) - len(images)
 
 

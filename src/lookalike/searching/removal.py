@@ -98,10 +98,8 @@ def _delete_rows(
         manifest = manifests.read(index.path)
         generations = manifest.generations if every else [manifest.generation()]
         # All are opened before one is changed: if a store is in use or unreachable, none is changed.
-        stores = [
-            stack.enter_context(contextlib.closing(open_store(index.path, generation, write=True)))
-            for generation in generations
-        ]
+        opened = (open_store(index.path, generation, write=True) for generation in generations)
+        stores = [stack.enter_context(contextlib.closing(store)) for store in opened]
         if rule:
             manifest.without = [*(old for old in manifest.without if old != rule), list(rule)]
         for generation, store in zip(generations, stores, strict=True):
@@ -188,13 +186,10 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
     with hold(path / ".lock", f"The index `{path.name}`"), alone:
         parts, caches = leftovers(path), _caches(path, manifest)
         uploads = user_rows("SELECT length(image) FROM upload WHERE place = ?", (path_key(path),))
-        result = PurgeResult(
-            manifest.name,
-            max((g.images for g in manifest.generations), default=0),
-            sum(size for (size,) in uploads) + sum(folders.disk_usage(place) for place in (path, *parts, *caches)),
-            sum(file.parent.name == "thumbs" for file in caches),
-            len(uploads),
-        )
+        images = max((g.images for g in manifest.generations), default=0)
+        size = sum(count for (count,) in uploads) + sum(map(folders.disk_usage, (path, *parts, *caches)))
+        thumbnails = sum(file.parent.name == "thumbs" for file in caches)
+        result = PurgeResult(manifest.name, images, size, thumbnails, len(uploads))
         if dry_run:
             return result
         if parts:
