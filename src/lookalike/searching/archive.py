@@ -26,19 +26,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from lookalike.core import folders
+from lookalike.core import files, folders
 from lookalike.core.database import FILE, Database, refuse_network_drive
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import (
-    TarReader,
-    atomic_file,
-    atomic_folder,
-    check_format,
-    leftover_parts,
-    require_space,
-    stamp,
-    temporary_folder,
-)
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.core.storage import RemotePath, is_url, location
@@ -124,7 +114,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         manifest.live = complete[-1].number
     needed = sum(g.images * (4 * g.dim + 1_000) for g in complete)
     if not isinstance(goal, RemotePath):
-        require_space(goal, needed, "The backup")
+        files.require_space(goal, needed, "The backup")
     sums: dict[str, str] = {}
     with contextlib.ExitStack() as outer, contextlib.ExitStack() as stack:
         if isinstance(goal, RemotePath):  # as a stream; only the copy of the database needs space here
@@ -132,8 +122,8 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
             work = Path(outer.enter_context(tempfile.TemporaryDirectory(prefix="lookalike-")))
             tar = outer.enter_context(tarfile.open(fileobj=stream, mode="w|"))
         else:
-            part = outer.enter_context(atomic_file(goal, private=True))
-            work = outer.enter_context(temporary_folder(goal.with_name("lookalike-backup")))
+            part = outer.enter_context(files.atomic_file(goal, private=True))
+            work = outer.enter_context(files.temporary_folder(goal.with_name("lookalike-backup")))
             tar = outer.enter_context(tarfile.open(part, "w"))
         try:
             members = _snapshot(path, manifest, work, stack)
@@ -142,7 +132,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         with Progress("Writing", sum(size for _, _, size in members), shown=progress) as bar:
             for name, file, size in members:
                 sums[name] = _put(tar, name, file, size, bar)
-        document = stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
+        document = files.stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
         body = json.dumps(document).encode()
         _put(tar, MARK, io.BytesIO(body), len(body))
     return Backup(manifest.name, goal, manifest.generation().images, len(complete), goal.stat().st_size)
@@ -256,11 +246,11 @@ def restore(
         raise LookalikeError(f"There is no backup `{file}`.")
     kind = store_name(store or "local")
     try:
-        with TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
+        with files.TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
             members = _members(tar, _real_size(source))
             mark = tar.extractfile(members[MARK])
             assert mark is not None
-            document = check_format("backup", json.loads(mark.read()), source)
+            document = files.check_format("backup", json.loads(mark.read()), source)
             manifest = Manifest.model_validate(document["manifest"])
             if set(document["sums"]) != set(members) - {MARK}:
                 raise ValueError("members are missing")
@@ -273,8 +263,8 @@ def restore(
                     _clear(path)
                 except Unavailable as error:
                     warn(f"what an interrupted restore left beside `{path}` cannot be deleted: {error}")
-                require_space(path, source.stat().st_size, "The index")
-                with atomic_folder(path, private=True) as part:
+                files.require_space(path, source.stat().st_size, "The index")
+                with files.atomic_folder(path, private=True) as part:
                     try:
                         _unpack(tar, members, document["sums"], part, progress)
                         _check(part, manifest)
@@ -449,7 +439,7 @@ def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
 def leftovers(path: Path) -> list[Path]:
     """Return the folders that killed restores to a path left behind."""
     first = {FILE, f"{FILE}-wal", f"{FILE}-shm", MARK}  # what is there before the first generation
-    parts = leftover_parts(path)
+    parts = files.leftover_parts(path)
     return [part for part in parts if (part / "generations").is_dir() or not {p.name for p in part.iterdir()} - first]
 
 

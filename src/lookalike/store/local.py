@@ -29,21 +29,11 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_file, sync_folder
 from lookalike.core.locks import Locked, hold
 from lookalike.core.progress import warn
+from lookalike.store import protocol
 from lookalike.store.graph import Graph, GraphInfo
 from lookalike.store.local_graph import CHANGED, GraphLoader
 from lookalike.store.local_rows import SCHEMA, RowTables, decode
-from lookalike.store.protocol import (
-    Damaged,
-    Neighbors,
-    Payload,
-    Queries,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    unit_rows,
-)
+from lookalike.store.protocol import Damaged, Neighbors, Payload, Queries, Record, Rows, Vectors, Where
 from lookalike.store.scan import merge_neighbors, nearest
 
 FRESH = 1_000_000  # nanoseconds
@@ -288,7 +278,7 @@ class LocalStore(Queries):
             connection.execute(self.tables.sql("INSERT INTO blocks_$ VALUES (?, ?, ?)"), block)
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
-        names, matrix, lines = checked(ids, vectors, payloads, self.dim)
+        names, matrix, lines = protocol.checked(ids, vectors, payloads, self.dim)
         if not names:
             return
         with self._writing, self.database.transaction() as connection:
@@ -400,7 +390,7 @@ class LocalStore(Queries):
 
         The rows are compared one by one, or the graph proposes candidates, whichever costs less for this filter.
         """
-        return self._neighbors(unit_rows(queries, self.dim), k, *self._selected(where), exact)
+        return self._neighbors(protocol.unit_rows(queries, self.dim), k, *self._selected(where), exact)
 
     def _search_payloads(
         self, queries: Vectors, k: int, where: Where, exact: bool
@@ -411,7 +401,7 @@ class LocalStore(Queries):
         if len(lines) < len(rows):  # deleted or renumbered since: once more, in one transaction
             with self._read() as (connection, state):
                 selection = self._select(connection, state, where)
-                near = self._neighbors(unit_rows(queries, self.dim), k, state, selection, exact)
+                near = self._neighbors(protocol.unit_rows(queries, self.dim), k, state, selection, exact)
                 lines = self.tables.lines(connection, near.rows.ravel()).fetchall()
         return near, {row: (name, decode(text)) for row, name, text in lines}
 

@@ -25,23 +25,9 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import Locked, hold
+from lookalike.store import protocol
 from lookalike.store.graph import NEAR_FRACTION, PROBES
-from lookalike.store.protocol import (
-    ROW_ID,
-    Condition,
-    Neighbors,
-    Payload,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    is_text,
-    point_id,
-    points_of,
-    prefix_end,
-    unit_rows,
-)
+from lookalike.store.protocol import ROW_ID, Condition, Neighbors, Payload, Record, Rows, Vectors, Where
 from lookalike.store.registry import META
 from lookalike.store.shards import ServerFacts, Shards
 
@@ -267,10 +253,10 @@ class Tables(ServerFacts):
             return rows
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
-        names, matrix, lines = checked(ids, vectors, payloads, self.dim)
+        names, matrix, lines = protocol.checked(ids, vectors, payloads, self.dim)
         if not names:
             return
-        keys = [point_id(name) for name in names]
+        keys = [protocol.point_id(name) for name in names]
         with self._writing, self._connections.use() as cursor:
             self._delete(cursor, keys)
             take = self._sql("SELECT nextval(pg_get_serial_sequence('$rows', 'row')) FROM generate_series(1, %s)")
@@ -288,7 +274,7 @@ class Tables(ServerFacts):
     def delete(self, ids: Sequence[str]) -> None:
         if len(ids):
             with self._writing, self._connections.use() as cursor:
-                self._delete(cursor, [point_id(name) for name in ids])
+                self._delete(cursor, [protocol.point_id(name) for name in ids])
 
     def _delete(self, cursor: Any, keys: list[str]) -> None:
         self._counts.clear()
@@ -330,7 +316,7 @@ class Tables(ServerFacts):
 
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
         text = f"SELECT payload{', vector' * vectors} FROM $rows WHERE key = ANY(%s::uuid[])"
-        lines = self._all(text, [point_id(name) for name in ids])
+        lines = self._all(text, [protocol.point_id(name) for name in ids])
         by_id = {record.id: record for record in (_record(*line) for line in lines)}
         return list(map(by_id.get, ids))
 
@@ -347,7 +333,7 @@ class Tables(ServerFacts):
         Under a filter the graph's candidates are filtered. Where too few of the nearest remain, the server compares
         the query with all selected rows: what a graph finds far away from a query is not complete.
         """
-        unit = unit_rows(queries, self.dim)
+        unit = protocol.unit_rows(queries, self.dim)
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         condition, values = self._condition(where)
         width = max(self.width or DEFAULT_WIDTH, -(-3 * k // 2))
@@ -490,8 +476,8 @@ def _terms(rows: Iterable[tuple[int, Payload]]) -> tuple[list[tuple[bytes, ...]]
                 continue
             column, number = struct.pack(">q", _number(name)), struct.pack(">q", row)
             values = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-            texts += [(column, text.encode(), number) for text in dict.fromkeys(values) if is_text(text)]
-            for kind, x in points_of(value):
+            texts += [(column, text.encode(), number) for text in dict.fromkeys(values) if protocol.is_text(text)]
+            for kind, x in protocol.points_of(value):
                 numbers.append((struct.pack(">q", _number(f"{kind} {name}")), struct.pack(">d", x), number))
     return texts, numbers
 
@@ -530,11 +516,11 @@ def _conditions(condition: Condition) -> tuple[str, list[Any]]:
             values += [_number(f"{kind} {condition.column}"), low, high]
         return " OR ".join(parts) or "false", values
     if condition.column == ROW_ID:
-        return "t.key = ANY(%s::uuid[])", [[point_id(name) for name in condition.values]]
-    texts = [text for text in condition.values if is_text(text)]
+        return "t.key = ANY(%s::uuid[])", [[protocol.point_id(name) for name in condition.values]]
+    texts = [text for text in condition.values if protocol.is_text(text)]
     head = f"substring(value, 1, {HEAD})"
     for text in texts if condition.prefix else ():
-        start, end = text.encode(), prefix_end(text).encode()
+        start, end = text.encode(), protocol.prefix_end(text).encode()
         part = f"{head} >= %s AND substring(value, 1, %s) = %s"
         values += [_number(condition.column), start[:HEAD], len(start), start]
         if end:
