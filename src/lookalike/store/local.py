@@ -249,6 +249,7 @@ class LocalStore(Queries):
 
     def remove_files(self, *patterns: str) -> None:
         """Delete the files of vectors or graphs that are not in use."""
+        self._checked_at = (0, 0)  # another process may have committed a graph a moment ago
         state = self.state()
         keep = {f"vectors-{state.version}.f32", state.graph.file if state.graph else ""}
         for file in (file for pattern in patterns for file in self.place.glob(pattern)):
