@@ -245,15 +245,12 @@ def _index_vectors(
         raise LookalikeError("The vectors have a model of their own: leave --model out.")
     assert vectors is not None
     parts = Parts(location(vectors).expanduser().absolute(), device=options["device"])
-    if source is None:
-        source = parts.table.root
+    source = source or parts.table.root
     if source is None:
         raise LookalikeError(f"`{vectors}` does not say where its images lie: name their folder.")
-    return update_index(
-        source, _index_path(source, index), explicit=index is not None, model=parts.model, parts=parts,
-        layout=options["layout"], split=options["split"], device=options["device"], dry_run=options["dry_run"],
-        progress=options["progress"], **settings,
-    )  # fmt: skip
+    settings |= {name: options[name] for name in ("layout", "split", "device", "dry_run", "progress")}
+    path = _index_path(source, index)
+    return update_index(source, path, explicit=index is not None, model=parts.model, parts=parts, **settings)
 
 
 def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
