@@ -55,10 +55,6 @@ class Collection(ServerFacts):
         self._page = min(PAGE, max(1, BYTES // (4 * self.dim)))
 
     @classmethod
-    def address(cls, text: str) -> str:
-        return str(parse_address(text))
-
-    @classmethod
     def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
         """Create a store on a server, or another collection beside one, with its connection and its lock.
 
@@ -70,7 +66,7 @@ class Collection(ServerFacts):
             client = held.enter_context(_connected(meta, beside))
             client.call("has_collection")  # a wrong password or database is reported now
             if beside is None:
-                held.enter_context(_lock(place))
+                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
             write_json(Path(place) / META, meta, private=True)
             client.make(dim)
             return cls(place, client, meta, held.pop_all())
@@ -80,7 +76,7 @@ class Collection(ServerFacts):
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with contextlib.ExitStack() as held:
             if write and beside is None:
-                held.enter_context(_lock(place))
+                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
             client = held.enter_context(_connected(meta, beside))
             client.ready(int(meta["dim"]))
             return cls(place, client, meta, held.pop_all())
@@ -126,9 +122,6 @@ class Collection(ServerFacts):
             return np.array([row[VECTOR] for row in next(self._pages((), [VECTOR], PROBES))], dtype=np.float32)
 
         return self._measured(rows, sample, GROWTH)
-
-    def close(self) -> None:
-        self._held.close()
 
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
         return self._fetch([point_id(name) for name in ids], vectors)
@@ -226,7 +219,7 @@ class Collection(ServerFacts):
 class MilvusStore(Shards):
     """A store on a Milvus server; see :class:`Shards`."""
 
-    collection, example = Collection, "milvus://HOST:19530"
+    collection, parse, example = Collection, staticmethod(parse_address), "milvus://HOST:19530"
 
 
 def _connected(meta: dict[str, Any], beside: Collection | None) -> contextlib.AbstractContextManager[Client]:
@@ -242,7 +235,3 @@ def _record(row: dict[str, Any]) -> Record:
     payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
     vector = np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None
     return Record(payload.pop("_id"), payload, vector)
-
-
-def _lock(place: str) -> contextlib.AbstractContextManager[None]:
-    return hold(Path(place) / ".lock", f"The store `{place}`")

@@ -199,10 +199,6 @@ class Tables(ServerFacts):
         self._order = f"(vector::{half}) <#> %s::{half}" if half else "vector <#> %s"
 
     @classmethod
-    def address(cls, text: str) -> str:
-        return parse_address(text)
-
-    @classmethod
     def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
         """Create a store on a server, or another collection beside one, with its connections and its lock.
 
@@ -311,9 +307,6 @@ class Tables(ServerFacts):
         text = "SELECT 1 FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%USING hnsw%%'"
         return cursor.execute(text, (self._table,)).fetchone() is not None
 
-    def close(self) -> None:
-        self._held.close()
-
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
         text = f"SELECT payload{', vector' * vectors} FROM $rows WHERE key = ANY(%s::uuid[])"
         lines = self._all(text, [protocol.point_id(name) for name in ids])
@@ -414,7 +407,7 @@ class Tables(ServerFacts):
 class PgvectorStore(Shards):
     """A store on a PostgreSQL server with pgvector; see :class:`Shards`. One process writes, from whichever machine."""
 
-    collection, example = Tables, "postgresql://[USER@]HOST/DATABASE"
+    collection, parse, example = Tables, staticmethod(parse_address), "postgresql://[USER@]HOST/DATABASE"
 
 
 def _connected(address: str) -> contextlib.closing[Connections]:

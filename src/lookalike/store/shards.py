@@ -31,6 +31,10 @@ class ServerFacts:
 
     place: Path
     _meta: dict[str, Any]
+    _held: contextlib.ExitStack
+
+    def close(self) -> None:
+        self._held.close()
 
     def _record(self, **facts: Any) -> None:
         self._meta = {**self._meta, **facts}
@@ -71,6 +75,7 @@ class Shards(Queries):
     """
 
     collection: ClassVar[Any]
+    parse: ClassVar[Any]
     example: ClassVar[str]
 
     def __init__(self, place: str, shards: list[Any], *, write: bool) -> None:
@@ -79,7 +84,7 @@ class Shards(Queries):
 
     @classmethod
     def address(cls, text: str) -> str:
-        return str(cls.collection.address(text))
+        return str(cls.parse(text))
 
     @classmethod
     def create(cls, place: str, dim: int) -> Self:
