@@ -140,6 +140,43 @@ def test_a_torn_line_does_not_swallow_the_next(photos: Path, target: Path) -> No
     assert all_back(photos) == 2 and len(contents(photos)) == 5
 
 
+@pytest.mark.parametrize("kind", ["pipe", "sparse", "folder"])
+def test_what_somebody_put_in_place_of_a_journal_is_not_read(
+    photos: Path, target: Path, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The history goes on about the other batches, and the moved files stay where they are."""
+    other = target.with_name("other")
+    file_moves.move(photos, to_move(photos, "class-00/1.jpg"), other)
+    file_moves.move(photos, to_move(photos, "class-00/0.jpg"), target)
+    journal = target / file_moves.JOURNAL
+    journal.unlink()
+    if kind == "pipe":
+        os.mkfifo(journal)
+    elif kind == "sparse":
+        with journal.open("wb") as file:
+            file.truncate(6 << 30)
+    else:
+        journal.mkdir()
+    assert [batch.state for batch in file_moves.history(photos)] == ["moved", "moved"]
+    assert "cannot be read" in capfd.readouterr().err
+    with pytest.raises(LookalikeError, match=r"The journal .*moved.jsonl` cannot be read"):
+        file_moves.back(photos)
+    older = file_moves.history(photos)[1].id
+    assert file_moves.back(photos, older).files == 1 and (target / "class-00" / "0.jpg").exists()
+
+
+def test_zeros_at_the_end_of_a_journal_hide_nothing(photos: Path, target: Path) -> None:
+    """As power loss leaves them."""
+    file_moves.move(photos, to_move(photos, "class-00/0.jpg"), target)
+    with (target / file_moves.JOURNAL).open("ab") as file:
+        file.write(bytes(64))
+    assert [batch.state for batch in file_moves.history(photos)] == ["moved"]
+    file_moves.move(photos, to_move(photos, "class-00/1.jpg"), target)
+    assert [batch.files for batch in file_moves.history(photos)] == [1, 1]
+    assert file_moves.back(photos).files == file_moves.back(photos).files == 1
+    assert all((photos / "class-00" / f"{n}.jpg").exists() for n in (0, 1))
+
+
 def test_a_batch_that_is_back_stays_back_when_its_files_move_again(photos: Path, target: Path) -> None:
     for _ in range(2):
         file_moves.move(photos, to_move(photos, "b/copy 0.jpg"), target)

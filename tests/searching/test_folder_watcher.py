@@ -14,7 +14,7 @@ from PIL import Image
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold
-from lookalike.searching import Index, index
+from lookalike.searching import Index, index, purge
 from lookalike.searching.folder_watcher import REST, FolderWatcher, watch
 from lookalike.searching.ingest import IndexUpdate
 from tests import helpers
@@ -157,3 +157,24 @@ def test_mistakes_of_the_program_are_not_taken_for_trouble(folder: Path) -> None
         watch(wrong, FolderWatcher(folder), every=0, sleep=lambda _: None)
     with pytest.raises(LookalikeError, match="does not exist: give a folder"):
         index(folder=folder / "nowhere", watch=True)
+
+
+def test_an_index_that_is_watched_is_not_deleted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    """The next change would make it again."""
+    place = tmp_path / "index"
+
+    def steps() -> Iterator[None]:
+        with pytest.raises(
+            LookalikeError, match=r"is being served or watched: stop `lookalike serve` or `index --watch`"
+        ):
+            purge(index=place)
+        yield
+
+    install(monkeypatch)
+    follow(monkeypatch, steps())
+    start(folder, place)
+    assert len(indexed(place)) == 6
+    purge(index=place)
+    assert not place.exists()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError
 from lookalike.searching import Index, index
+from lookalike.searching.tags import Tags
 from lookalike.store import Condition
 from tests import helpers
 
@@ -64,6 +68,67 @@ def test_a_notebook_search_serve_and_index_at_once(tmp_path: Path, model: Path, 
     finally:
         serve.terminate()
         serve.wait(timeout=30)
+
+
+def test_two_servers_and_duplicates_at_once(tmp_path: Path, model: Path, home: Path) -> None:
+    images, place = helpers.make_images(tmp_path / "images"), tmp_path / "index"
+    index(folder=images, model=model, index=place, progress=False)
+    env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
+    pipe = subprocess.PIPE
+    command = [*WORDS, "serve", str(place), "--port", "0"]
+    servers = [subprocess.Popen(command, env=env, cwd=tmp_path, stderr=pipe, text=True) for _ in range(2)]
+    try:
+        addresses = []
+        for server in servers:
+            assert server.stderr is not None
+            line = next(line for line in server.stderr if "http://127.0.0.1" in line)
+            addresses += re.findall(r"http://127.0.0.1:\d+", line)
+        command = [*WORDS, "duplicates", str(place), "--json"]
+        comparing = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, text=True)
+        answers = []
+        while comparing.poll() is None or not answers:
+            for address in addresses:
+                with urllib.request.urlopen(f"{address}/api/v1/search?like=images/class-00/0.jpg", timeout=20) as got:
+                    answers.append(json.loads(got.read())["images"])
+        assert set(answers) == {24} and comparing.returncode == 0
+        assert comparing.stdout is not None and json.loads(comparing.stdout.read())["embedded"]
+    finally:
+        for server in servers:
+            server.terminate()
+            server.wait(timeout=30)
+
+
+READ_ONLY = """
+import sys
+from lookalike.searching import Index
+with Index.open(sys.argv[1]) as index:
+    [record] = index.store.get(["images/class-00/0.jpg"], vectors=True)
+    print(index.store.query(record.vector, 1)[0].id, index.store.count(), index.tags.names)
+"""
+
+
+@pytest.mark.parametrize("way", ["medium", "mount"])
+def test_an_index_on_a_read_only_medium_is_searched(tmp_path: Path, model: Path, home: Path, way: str) -> None:
+    """A file system that nobody can write to, or one that is only mounted so, beside a writer on the other side."""
+    if shutil.which("unshare") is None or os.geteuid() != 0:
+        pytest.skip("not run: only root can mount here")
+    place = tmp_path / "index"
+    index(folder=helpers.make_images(tmp_path / "images"), model=model, index=place, progress=False)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    mount = f"mount --bind -o ro {place} {seen} && mount -o remount,bind,ro {seen}"
+    if way == "medium":
+        mount = f"mount -t tmpfs none {seen} && cp -a {place}/. {seen} && mount -o remount,ro {seen}"
+    inside = f"{mount} && exec {sys.executable} -c '{READ_ONLY}' {seen}"
+    env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
+    command = ["unshare", "--mount", "sh", "-c", inside]
+    with contextlib.closing(Database(place / FILE, write=True)):
+        for names in [[], ["beach"]] if way == "mount" else [[]]:
+            Tags(place).change(["images/class-01/1.jpg"], add=names)
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+            if "permission denied" in done.stderr.lower() and "mount" in done.stderr:
+                pytest.skip("not run: nothing can be mounted here")
+            assert done.stdout == f"images/class-00/0.jpg 24 {names}\n", done
 
 
 def test_query_many_finds_what_single_searches_find(made: tuple[Path, Path]) -> None:

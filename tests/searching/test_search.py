@@ -17,6 +17,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import to_json
 from lookalike.searching import Hits, Index, search
 from lookalike.searching.hits import Hit
+from lookalike.store.local import LocalStore
 from tests import helpers
 
 
@@ -87,8 +88,31 @@ def test_a_folder_with_unreadable_images_answers_for_the_others(
 
 
 def test_a_box_outside_the_image_is_reported(made: Any) -> None:
-    with pytest.raises(LookalikeError):
+    with pytest.raises(LookalikeError, match=r"`box` must be x1,y1,x2,y2.* inside the image: .* 64 × 48 pixels"):
         ask(made, "class-02/1.jpg", box=(5000, 5000, 6000, 6000))
+
+
+@pytest.mark.parametrize("box", [(0.5, 0.5, 0.5001, 0.5001), (0.5, 0.5, 0.9, 0.5001), (10.1, 10, 10.2, 20)])
+def test_a_box_of_less_than_a_pixel_is_reported(made: Any, box: tuple[float, ...]) -> None:
+    shown = ",".join(f"{value:g}" for value in box)
+    with pytest.raises(LookalikeError, match=rf"The box {shown} is less than a pixel of the image, which has 64 × 48"):
+        ask(made, "class-02/1.jpg", box=box)
+
+
+def test_an_index_on_a_network_drive_is_not_read(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = made[1]
+    monkeypatch.setattr("lookalike.core.folders.network_drive", lambda path: "cifs")
+    for read in (
+        lambda: Index.open(place),
+        lambda: search(query=made[0] / "class-01" / "1.jpg", index=place),
+        lambda: LocalStore.open(str(place / "generations" / "1")),
+    ):
+        with pytest.raises(LookalikeError, match=r"network drive \(cifs\).*WAL.* needs shared memory"):
+            read()
+
+
+def test_a_negative_score_has_a_real_minus() -> None:
+    assert [Hit("a", score, {}).sureness for score in (-0.25, 0.5, -0.0001)] == ["−0.250", "0.500", "0.000"]
 
 
 def test_find_duplicates_are_folded(made: Any) -> None:

@@ -333,7 +333,7 @@ def test_purge_takes_everything_with_it(client: Any, service: Any, place: Any, h
     item = client.get(f"{API}/items?sample=1").json()["items"][0]
     assert client.get(f"/thumb/{item['thumb']}/96.jpg").status_code == 200
     wait(client, client.post(f"{API}/duplicates/find", headers=OURS).json())
-    with pytest.raises(LookalikeError, match="is being served: stop `lookalike serve` first"):
+    with pytest.raises(LookalikeError, match="is being served or watched: stop `lookalike serve`"):
         lookalike.purge(index=where)
     assert client.get(f"{API}/search?like={item['id']}").status_code == 200, "nothing was deleted"
     service.close()

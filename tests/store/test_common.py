@@ -20,6 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching.filters import meets
 from lookalike.store import Condition, Store, create_store, direction, remove_store, store_class, stores
+from lookalike.store.local import LocalStore
 
 DIM = 16
 
@@ -213,14 +214,28 @@ def test_ranges_of_numbers_and_dates(store: Store) -> None:
     assert record is not None and record.payload == {k: v for k, v in lines[3].items() if v is not None}
 
 
-def test_filters_lose_no_neighbors(store: Store) -> None:
-    """Of queries whose own cluster is kept, and of those whose is filtered out."""
+@pytest.mark.parametrize("compared", [300, 20_000])
+def test_filters_lose_no_neighbors(store: Store, compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of queries whose own cluster is kept, and of those whose is filtered out.
+
+    Stores on a server compare the query with all rows that a filter keeps, if there are at most so many.
+    """
+    for module in ("milvus", "pgvector"):
+        monkeypatch.setattr(f"lookalike.store.{module}.COMPARED", compared)
+    if compared == 300 and isinstance(store, LocalStore):
+        monkeypatch.setattr("lookalike.store.local_graph.GRAPH_ROWS", 1000)
+    monkeypatch.setattr("lookalike.store.pgvector.GRAPH_ROWS", 1000)
     centers, rng = rows(60, 7), np.random.default_rng(2)
     vectors = np.repeat(centers, 30, axis=0) + 0.4 / 4 * rng.normal(size=(1800, DIM))
     ids = [f"r/{i}" for i in range(1800)]
-    store.upsert(ids, vectors.astype(np.float32), [{"cluster": str(i // 30)} for i in range(1800)])
+    payloads = [{"cluster": str(i // 30), "rank": (i * 7919) % 1800} for i in range(1800)]
+    store.upsert(ids, vectors.astype(np.float32), payloads)
     store.build()
     queries = vectors[::18] + 0.1 / 4 * rng.normal(size=(100, DIM))
+    for rank in (1, 17, 179, 899, 1709):  # 0.1 to 95 %
+        where = [Condition("rank", high=str(rank))]
+        truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))
+        assert np.mean([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)]) >= 0.97, rank
     for last in (0, 5, 29, 56, 59):
         where = [Condition("cluster", high=str(last))]
         truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))

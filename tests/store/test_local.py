@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -408,6 +409,53 @@ def test_building_a_graph_beside_a_compaction_deletes_no_vectors(
     store = LocalStore.open(str(tmp_path / "s"))
     assert store.load_graph() is not None and (tmp_path / "s" / "vectors-2.f32").exists()
     store.close()
+
+
+def test_a_writer_that_starts_beside_a_build_deletes_no_new_graph(
+    clustered: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph has its name before it is measured, and is committed after that."""
+    monkeypatch.setattr(local_graph, "GRAPH_ROWS", 1000)
+    shutil.copytree(clustered[0], tmp_path / "s")
+    [graph] = (tmp_path / "s").glob("graph-*")
+    graph.unlink()
+    measured, measure = [], graph_module._measured
+
+    def during(*arguments: Any) -> Any:
+        LocalStore.open(str(tmp_path / "s"), write=True).close()
+        measured.append(1)
+        return measure(*arguments)
+
+    monkeypatch.setattr(graph_module, "_measured", during)
+    store = LocalStore.open(str(tmp_path / "s"))
+    loaded = store.load_graph()
+    assert loaded is not None and measured and (tmp_path / "s" / loaded.info.file).exists()
+    store.close()
+    LocalStore.open(str(tmp_path / "s"), write=True).close()
+    assert [file.name for file in (tmp_path / "s").glob("graph-*")] == [loaded.info.file]
+
+
+def test_killed_at_every_change_of_building_a_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "first", 3).close()
+    before, strike = contents(tmp_path / "first"), 1
+
+    def build() -> dict[str, Any]:
+        with monkeypatch.context() as patch, contextlib.closing(LocalStore.open(str(tmp_path / "s"), write=True)) as s:
+            patch.setattr(local_graph, "GRAPH_ROWS", 20)
+            return s.build()
+
+    while True:
+        shutil.copytree(tmp_path / "first", tmp_path / "s")
+        if not killed(strike, build):
+            break
+        assert contents(tmp_path / "s") == before
+        assert build()["indexed"] == 30, strike
+        assert contents(tmp_path / "s") == before, "the graph is whole, too"
+        left = {path.name for path in (tmp_path / "s").iterdir() if "graph" in path.name} - {".graph"}
+        assert len(left) == 1, left
+        shutil.rmtree(tmp_path / "s")
+        strike += 1
+    assert strike > 4
 
 
 def test_threads_read_while_rows_come_and_go(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
@@ -112,6 +113,42 @@ def test_dimensions_beyond_the_graph_of_float32(address: str, tmp_path: Path, mo
     assert facts["ef"] and facts["recall"] >= 0.97
     hits = store.query(vectors[123], 3)
     assert hits[0].id == "r/123" and hits[0].score == pytest.approx(1, abs=1e-6)
+    store.close()
+
+
+@pytest.mark.needs("postgres")
+def test_a_filter_is_counted_once_and_the_build_takes_bounded_memory(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 500)
+    monkeypatch.setattr(pgvector, "MAX_MEMORY", 64)
+    counted, settings, count, use = [], [], pgvector.Tables.count, pgvector.Connections.use
+
+    def counting(self: Any, where: Any = ()) -> int:
+        counted.append(where)
+        return count(self, where)
+
+    @contextlib.contextmanager
+    def using(self: Any) -> Iterator[Any]:
+        with use(self) as cursor:
+            yield cursor
+            settings.append(cursor.execute("SHOW maintenance_work_mem").fetchone()[0])
+
+    vectors = clusters(25, 20)
+    store = create_store(address, tmp_path / "store", DIM)
+    store.upsert([f"r/{i}" for i in range(500)], vectors, [{"rank": i} for i in range(500)])
+    with monkeypatch.context() as patch:
+        patch.setattr(pgvector.Connections, "use", using)
+        store.build()
+    assert "64MB" in settings
+    monkeypatch.setattr(pgvector.Tables, "count", counting)
+    where = [Condition("rank", high="400")]
+    for query in vectors[:5]:
+        assert store.query(query, 3, where=where)
+    assert len(counted) == 2, "the rows of the filter and all rows"
+    store.delete(["r/0"])
+    store.query(vectors[1], 3, where=where)
+    assert len(counted) == 4
     store.close()
 
 

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
+from lookalike.core import folders
 from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import disk_errors, free_bytes, to_json
 from lookalike.core.folders import home, private_folder
@@ -54,8 +55,9 @@ class Database:
         self._connections: list[sqlite3.Connection] = []
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
-        places = (self.path, self.path.parent)
-        self._frozen = not write and not all(os.access(place, os.W_OK) for place in places)
+        self._read_only = not write and not all(os.access(place, os.W_OK) for place in (self.path, self.path.parent))
+        self._still: tuple[int, ...] | None = None  # the state of the file, if it is read as one that does not change
+        refuse_network_drive(self.path.parent)
         if write and not self.path.exists():
             with disk_errors(self.path):
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,10 +70,11 @@ class Database:
             try:
                 self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
             except (sqlite3.Error, DiskError):
-                if write or self._frozen or free_bytes(self.path.parent) > 1 << 16:
+                if write or self._read_only or free_bytes(self.path.parent) > 1 << 16:
                     raise
-                self._frozen = True  # a full disk has no room for what readers share
+                self._read_only = True  # a full disk has no room for what readers share
                 self.__dict__.pop("connection", None)
+                self.connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -79,19 +82,27 @@ class Database:
         return self.connect()
 
     def connect(self) -> sqlite3.Connection:
-        """Return a further connection, which is closed with the database."""
-        mode = "immutable=1" if self._frozen else "mode=rw"
-        if self._frozen and (log := Path(f"{self.path}-wal")).exists() and log.stat().st_size:
-            raise LookalikeError(
-                f"`{self.path}` was not closed and cannot be written to: copy its folder to a writable disk."
-            )
+        """Return a further connection, which is closed with the database.
+
+        Who cannot write reads what a writer shares with all (the log and its index). Without a log nobody has written
+        since the last writer ended; the file is then read as one that does not change, until it does.
+        """
+        self._renew()
+        mode = "mode=rw" if not self._read_only else "mode=ro" if self._still is None else "immutable=1"
         with self.errors():
             address = f"{self.path.absolute().as_uri()}?{mode}"
             connection = sqlite3.connect(
                 address, BUSY_SECONDS, uri=True, isolation_level=None, check_same_thread=False, cached_statements=256
             )
-            if not self._frozen:
-                connection.execute("PRAGMA journal_mode=WAL").fetchone()
+            try:
+                first = "SELECT 1 FROM sqlite_master" if self._read_only else "PRAGMA journal_mode=WAL"
+                connection.execute(first).fetchone()
+            except sqlite3.OperationalError as error:
+                if mode == "mode=ro" and "unable to open" in str(error):
+                    raise LookalikeError(
+                        f"`{self.path}` was not closed and cannot be written to: copy its folder to a writable disk."
+                    ) from error
+                raise
             connection.execute("PRAGMA synchronous=FULL")
             connection.set_progress_handler(lambda: CANCELLED.get()(), 100_000)
             if not self.write:
@@ -103,18 +114,43 @@ class Database:
             self._connections.append(connection)
         return connection
 
-    def _take(self) -> sqlite3.Connection:
-        """A connection that no other thread uses."""
+    def _log_size(self) -> int:
         try:
-            return self._idle.pop()
+            return Path(f"{self.path}-wal").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _state(self) -> tuple[int, ...]:
+        """What a writer changes about the files."""
+        status = self.path.stat()
+        return (status.st_ino, status.st_size, status.st_mtime_ns, self._log_size())
+
+    def _renew(self) -> None:
+        """Leave connections behind that know an earlier state of the file."""
+        still = self._state() if self._read_only and not self._log_size() else None
+        if still != self._still:
+            self._still, self._idle = still, []
+
+    @contextlib.contextmanager
+    def _use(self) -> Iterator[sqlite3.Connection]:
+        """A connection that no other thread uses."""
+        if self._still is not None:
+            self._renew()
+        idle = self._idle
+        try:
+            connection = idle.pop()
         except IndexError:
-            return self.connect()
+            connection, idle = self.connect(), self._idle
+        try:
+            with self.errors():
+                yield connection
+        finally:
+            idle.append(connection)
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[sqlite3.Connection]:
         """Run a block in one transaction; an error undoes it."""
-        connection = self._take()
-        with self.errors():
+        with self._use() as connection:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 yield connection
@@ -124,21 +160,16 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
-            finally:
-                self._idle.append(connection)
 
     def fetch(self, statement: str, values: Sequence[Any] = (), *, optional: bool = False) -> list[Any]:
         """Return the rows of a query, a transaction of its own; with ``optional``, none if its table is missing."""
-        connection = self._take()
-        with self.errors():
+        with self._use() as connection:
             try:
                 return connection.execute(statement, values).fetchall()
             except sqlite3.OperationalError as error:
                 if optional and "no such table" in str(error):
                     return []
                 raise
-            finally:
-                self._idle.append(connection)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -156,14 +187,17 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn known errors of SQLite into one-line errors."""
+        """Turn known errors of SQLite into one-line errors, and refuse what was read while the file changed."""
+        still = self._still
         try:
             yield
+            if still is not None and still != self._state():
+                raise sqlite3.OperationalError("locked")
         except UnicodeDecodeError as error:  # in the message of an error about a damaged schema
             raise self._damaged("text that is not UTF-8") from error
         except sqlite3.Error as error:
             text = str(error)
-            if "locked" in text:
+            if "locked" in text or (still is not None and still != self._state()):
                 raise Locked(f"`{self.path}` is being written to by another process: try again.") from error
             if "is full" in text or "disk I/O error" in text:
                 raise DiskError(
@@ -192,6 +226,12 @@ class Database:
             self._idle.clear()
 
 
+def refuse_network_drive(folder: Path) -> None:
+    """Raise if a folder, in which there is or shall be a database, is on a network drive."""
+    reason = "a database, whose log (SQLite's WAL) needs shared memory that network drives do not have,"
+    folders.refuse_network_drive(folder, reason)
+
+
 DOCUMENTS = "CREATE TABLE IF NOT EXISTS document(name TEXT PRIMARY KEY, body TEXT NOT NULL, sum INTEGER NOT NULL)"
 
 
@@ -199,16 +239,15 @@ def read_document(folder: Path, name: str) -> Any:
     """Return a JSON document of a folder's database, or ``None`` if there is none."""
     if not (folder / FILE).exists():
         return None
-    with contextlib.closing(Database(folder / FILE)) as database, database.errors():
-        if not database.connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'document'").fetchone():
-            return None
-        row = database.connection.execute("SELECT body, sum FROM document WHERE name = ?", (name,)).fetchone()
-    if row is None:
+    with contextlib.closing(Database(folder / FILE)) as database:
+        rows = database.fetch("SELECT body, sum FROM document WHERE name = ?", (name,), optional=True)
+    if not rows:
         return None
+    body, total = rows[0]
     try:
-        if zlib.crc32(f"{name}\0{row[0]}".encode()) != row[1]:
+        if zlib.crc32(f"{name}\0{body}".encode()) != total:
             raise ValueError("another checksum")
-        return json.loads(row[0])
+        return json.loads(body)
     except (ValueError, TypeError, RecursionError) as error:
         raise LookalikeError(f"`{folder / FILE}` is damaged: its {name} is not what was written.") from error
 

@@ -19,19 +19,8 @@ if TYPE_CHECKING:
     from lookalike.searching.verify_index import verify
 
 __all__ = [
-    "Duplicates",
-    "Hits",
-    "Index",
-    "IndexResult",
-    "backup",
-    "duplicates",
-    "index",
-    "indexes",
-    "purge",
-    "restore",
-    "search",
-    "switch",
-    "verify",
-]
+    "Duplicates", "Hits", "Index", "IndexResult", "backup", "duplicates", "index", "indexes", "purge", "restore",
+    "search", "switch", "verify",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_exports(__name__)

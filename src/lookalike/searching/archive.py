@@ -20,33 +20,23 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from lookalike.core import folders
-from lookalike.core.database import FILE, Database
+from lookalike.core import files, folders
+from lookalike.core.database import FILE, Database, refuse_network_drive
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import (
-    TarReader,
-    atomic_file,
-    atomic_folder,
-    check_format,
-    leftover_parts,
-    require_space,
-    stamp,
-    temporary_folder,
-)
 from lookalike.core.locks import hold
 from lookalike.core.progress import Progress, warn
 from lookalike.core.storage import RemotePath, is_url, location
 from lookalike.searching import manifest as manifests
 from lookalike.searching.index_folder import TABLE, file_checksums, generation_folder, open_store, remove_generations
-from lookalike.searching.locate import find_index, is_index, path_key
+from lookalike.searching.locate import find_index, indexes, is_index, path_key
 from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.payload import is_indexed_file
 from lookalike.store import Store, create_store, store_name
 from lookalike.store.local import LocalStore
 from lookalike.store.local_rows import TABLES
@@ -124,7 +114,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         manifest.live = complete[-1].number
     needed = sum(g.images * (4 * g.dim + 1_000) for g in complete)
     if not isinstance(goal, RemotePath):
-        require_space(goal, needed, "The backup")
+        files.require_space(goal, needed, "The backup")
     sums: dict[str, str] = {}
     with contextlib.ExitStack() as outer, contextlib.ExitStack() as stack:
         if isinstance(goal, RemotePath):  # as a stream; only the copy of the database needs space here
@@ -132,8 +122,8 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
             work = Path(outer.enter_context(tempfile.TemporaryDirectory(prefix="lookalike-")))
             tar = outer.enter_context(tarfile.open(fileobj=stream, mode="w|"))
         else:
-            part = outer.enter_context(atomic_file(goal, private=True))
-            work = outer.enter_context(temporary_folder(goal.with_name("lookalike-backup")))
+            part = outer.enter_context(files.atomic_file(goal, private=True))
+            work = outer.enter_context(files.temporary_folder(goal.with_name("lookalike-backup")))
             tar = outer.enter_context(tarfile.open(part, "w"))
         try:
             members = _snapshot(path, manifest, work, stack)
@@ -142,7 +132,7 @@ def backup(*, index: str | Path | None = None, out: str | Path, progress: bool =
         with Progress("Writing", sum(size for _, _, size in members), shown=progress) as bar:
             for name, file, size in members:
                 sums[name] = _put(tar, name, file, size, bar)
-        document = stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
+        document = files.stamp("backup", {"manifest": manifest.model_dump(mode="json"), "sums": sums})
         body = json.dumps(document).encode()
         _put(tar, MARK, io.BytesIO(body), len(body))
     return Backup(manifest.name, goal, manifest.generation().images, len(complete), goal.stat().st_size)
@@ -256,18 +246,16 @@ def restore(
         raise LookalikeError(f"There is no backup `{file}`.")
     kind = store_name(store or "local")
     try:
-        with TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
-            members = _members(tar, source.stat().st_size)
+        with files.TarReader(source) as opened, tarfile.open(fileobj=opened, mode="r:") as tar:
+            members = _members(tar, _real_size(source))
             mark = tar.extractfile(members[MARK])
             assert mark is not None
-            document = check_format("backup", json.loads(mark.read()), source)
+            document = files.check_format("backup", json.loads(mark.read()), source)
             manifest = Manifest.model_validate(document["manifest"])
             if set(document["sums"]) != set(members) - {MARK}:
                 raise ValueError("members are missing")
             path = _new_path(manifest, index)
             old = location(manifest.source)
-            if folder is None:
-                _check_roots(manifest)
             manifest.source = str(old if folder is None else location(folder).expanduser().resolve())
             manifest.root = manifest.root if folder is None else None
             with _lock(path):
@@ -275,11 +263,13 @@ def restore(
                     _clear(path)
                 except Unavailable as error:
                     warn(f"what an interrupted restore left beside `{path}` cannot be deleted: {error}")
-                require_space(path, source.stat().st_size, "The index")
-                with atomic_folder(path, private=True) as part:
+                files.require_space(path, source.stat().st_size, "The index")
+                with files.atomic_folder(path, private=True) as part:
                     try:
                         _unpack(tar, members, document["sums"], part, progress)
                         _check(part, manifest)
+                        if folder is None:
+                            _check_roots(part, manifest)
                         for generation in manifest.generations:
                             _finish(part, generation, kind)
                             if folder is not None:
@@ -303,23 +293,26 @@ def restore(
 def _members(tar: tarfile.TarFile, size: int) -> dict[str, tarfile.TarInfo]:
     """The members of a backup by name: plain files with expected names that fill no more than the file itself."""
     members: dict[str, tarfile.TarInfo] = {}
-    for member in _read_headers(tar):
-        known = member.name == MARK or MEMBERS.fullmatch(member.name)
-        if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
-            raise ValueError(f"{member.name} does not belong into a backup")
-        members[member.name] = member
+    try:
+        for member in tar:
+            known = member.name == MARK or MEMBERS.fullmatch(member.name)
+            if not known or not member.isreg() or member.issparse() or member.size < 0 or member.name in members:
+                raise ValueError(f"{member.name} does not belong into a backup")
+            members[member.name] = member
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ValueError("a member ends before the file begins") from error
     if sum(member.size for member in members.values()) > size or members[MARK].size > MAX_MARK:
         raise ValueError("members are larger than the file")
     return members
 
 
-def _read_headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    try:
-        yield from tar
-    except OSError as error:
-        if error.errno != errno.EINVAL:
-            raise
-        raise ValueError("a member ends before the file begins") from error
+def _real_size(source: Path) -> int:
+    """The size of a file, or four times what it takes of its disk if that is less: holes are no content."""
+    status = source.stat()
+    blocks = 0 if isinstance(source, RemotePath) else getattr(status, "st_blocks", 0)
+    return min(status.st_size, 4 * 512 * blocks) if blocks else int(status.st_size)
 
 
 def _unpack(
@@ -387,17 +380,54 @@ def _new_path(manifest: Manifest, index: str | os.PathLike[str] | None) -> Path:
     path = folders.indexes() / requested.name if len(requested.parts) == 1 else requested.absolute()
     if path.exists() and (is_index(path) or any(path.iterdir())):
         raise LookalikeError(f"`{path}` exists already: choose another --index, or purge it first.")
-    folders.refuse_network_drive(path, "an index")
+    refuse_network_drive(path)
     return path
 
 
-def _check_roots(manifest: Manifest) -> None:
-    """Raise if a backup names a folder with all that a user has: whoever made it would choose what is served."""
-    for root in {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)} - {None}:
-        if is_url(root):
+def _check_roots(part: Path, manifest: Manifest) -> None:
+    """Raise unless the images lie plainly where a backup says: whoever made it would choose what is served.
+
+    A folder is taken if another index of this user has it. Else some of the files that rows name must be there, and
+    all that are there must be those that were indexed, by size and time or by their bytes, which nobody else knows of a
+    private file. So one's own backup needs no ``--folder`` as long as its images are where they were.
+    """
+    known: set[str | None] = {None}
+    for path in indexes():
+        with contextlib.suppress(LookalikeError):  # damaged: reported when it is opened
+            known |= _named(manifests.read(path))
+    named, source = _named(manifest), Path(manifest.source)
+    for name in named - {None}:
+        if not is_url(name) and (
+            not Path(str(name)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(name)))
+        ):
+            raise LookalikeError(f"The backup says that its images are in `{name}`: name their folder with --folder.")
+    for generation in manifest.generations:
+        root = Path(generation.root or source)
+        if is_url(generation.root or manifest.source):  # nothing is served from a bucket
             continue
-        if not Path(str(root)).is_absolute() or Path.home().resolve().is_relative_to(os.path.normpath(str(root))):
-            raise LookalikeError(f"The backup says that its images are in `{root}`: name their folder with --folder.")
+        why = "" if named <= known else _differs(part, generation, root)
+        if {manifest.source, manifest.root} - known - {str(root)} and not (source.parent == root and source.is_file()):
+            why = why or f"but it is of `{manifest.root or source}`"
+        if why:
+            raise LookalikeError(
+                f"The backup says that its images are in `{root}`, {why}: name their folder with --folder."
+            )
+
+
+def _named(manifest: Manifest) -> set[str | None]:
+    return {manifest.source, manifest.root, *(generation.root for generation in manifest.generations)}
+
+
+def _differs(part: Path, generation: Generation, root: Path) -> str:
+    """Why the files of a folder are not those that were indexed; empty if they are."""
+    count = 0
+    with contextlib.closing(LocalStore.open(str(generation_folder(part, generation.number)))) as store:
+        for record in (record for records in store.scan() for record in records):
+            same = is_indexed_file(root, record.payload)
+            if same is False:
+                return f"but `{record.payload.get('path')}` there is another file"
+            count += same is True
+    return "" if count else "where none of them is"
 
 
 def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
@@ -409,7 +439,7 @@ def _lock(path: Path) -> contextlib.AbstractContextManager[None]:
 def leftovers(path: Path) -> list[Path]:
     """Return the folders that killed restores to a path left behind."""
     first = {FILE, f"{FILE}-wal", f"{FILE}-shm", MARK}  # what is there before the first generation
-    parts = leftover_parts(path)
+    parts = files.leftover_parts(path)
     return [part for part in parts if (part / "generations").is_dir() or not {p.name for p in part.iterdir()} - first]
 
 
@@ -429,11 +459,11 @@ def _relocate(part: Path, generation: Generation, old: Path, new: Path) -> None:
     """Set the new image folder in the table and the manifest."""
     from lookalike.data import Table
 
-    folder = generation_folder(part, generation.number)
-    table = Table.load(folder / TABLE)
+    file = generation_folder(part, generation.number) / TABLE
+    table = Table.load(file)
     root = moved_root(location(generation.root or table.root or old), old, new)
     generation.root = str(root)
-    replace(table, root=root).save(folder / TABLE)
+    replace(table, root=root).save(file)
 
 
 def moved_root(root: Path, old: Path, new: Path) -> Path:

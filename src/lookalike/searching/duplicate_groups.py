@@ -8,8 +8,11 @@ represents it.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
@@ -73,12 +76,10 @@ def group_duplicates(
     """
     groups: list[Group] = []
     rest = list(images)
-    steps: list[tuple[str, Callable[[Sequence[ImageFacts]], list[list[int]]]]] = [
-        ("identical", lambda rows: _equal([image.hash for image in rows])),
-        ("same", _same_groups),
-        ("near", lambda rows: _near_groups(rows, vectors or {})),
-    ]
-    for kind, find in steps:
+    steps: Sequence[Callable[[list[ImageFacts]], list[list[int]]]] = (
+        lambda rows: _equal([image.hash for image in rows]), _same_groups, partial(_near_groups, vectors or {})
+    )  # fmt: skip
+    for kind, find in zip(KINDS, steps, strict=True):
         represented: set[int] = set()
         for members in find(rest):
             files = sorted((rest[i] for i in members), key=lambda image: image.path)
@@ -100,9 +101,9 @@ def sort_key(group: Group) -> tuple[int, int, str]:
 
 
 def _equal(hashes: Sequence[str]) -> list[list[int]]:
-    rows_by_hash: dict[str, list[int]] = {}
+    rows_by_hash: defaultdict[str, list[int]] = defaultdict(list)
     for i, value in enumerate(hashes):
-        rows_by_hash.setdefault(value, []).append(i)
+        rows_by_hash[value].append(i)
     return [rows for rows in rows_by_hash.values() if len(rows) > 1]
 
 
@@ -136,7 +137,7 @@ def _same_shape(a: ImageFacts, b: ImageFacts) -> bool:
     return min(abs(left / right - 1), abs(left * right - 1)) < max(0.01, rounding)
 
 
-def _near_groups(images: Sequence[ImageFacts], vectors: Mapping[str, np.ndarray]) -> list[list[int]]:
+def _near_groups(vectors: Mapping[str, np.ndarray], images: Sequence[ImageFacts]) -> list[list[int]]:
     links = set(_hash_pairs(images, NEAR_CORRELATION))
     embedded = [i for i, image in enumerate(images) if image.id in vectors]
     if len(embedded) > 1:
@@ -159,10 +160,10 @@ def star_groups(links: set[tuple[int, int]]) -> list[list[int]]:
         >>> star_groups({(0, 1), (1, 2), (2, 3), (3, 4)})
         [[0, 1, 2], [3, 4]]
     """
-    neighbors: dict[int, set[int]] = {}
+    neighbors: defaultdict[int, set[int]] = defaultdict(set)
     for i, j in links:
-        neighbors.setdefault(i, set()).add(j)
-        neighbors.setdefault(j, set()).add(i)
+        neighbors[i].add(j)
+        neighbors[j].add(i)
     free = set(neighbors)
     groups = []
     for center in sorted(neighbors, key=lambda row: (-len(neighbors[row]), row)):
@@ -195,10 +196,8 @@ def close_pairs(vectors: np.ndarray, min_cosine: float) -> list[tuple[int, int, 
     order = np.argsort(flat, kind="stable")
     members = order // CELLS
     edges = np.searchsorted(flat[order], np.arange(len(pivots) + 1))
-    pairs: dict[tuple[int, int], float] = {}
-    for cell in range(len(pivots)):
-        rows = members[edges[cell] : edges[cell + 1]]
-        pairs.update({(i, j): cosine for i, j, cosine in _pairs_within(vectors, rows, min_cosine)})
+    cells_of_rows = (members[start:end] for start, end in pairwise(edges))
+    pairs = {(i, j): cosine for rows in cells_of_rows for i, j, cosine in _pairs_within(vectors, rows, min_cosine)}
     return [(i, j, cosine) for (i, j), cosine in sorted(pairs.items())]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import secrets
@@ -21,9 +22,9 @@ from typing import Any
 from lookalike.core import folders
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors, hash_bytes, hash_file, sync_folder
+from lookalike.core.files import MAX_JSON, disk_errors, hash_bytes, hash_file, read_bytes, sync_folder
 from lookalike.core.locks import hold
-from lookalike.core.progress import Progress
+from lookalike.core.progress import Progress, warn
 
 JOURNAL = "moved.jsonl"
 
@@ -105,7 +106,9 @@ def move(
         _register(root, batch)
         for one in files:
             try:
-                source = _inside(root, one.path)
+                source = root / one.path
+                if not _is_plain_file(root, source):
+                    raise LookalikeError("it is not a regular file of this folder")
                 stat = source.stat()
                 if stat.st_size != one.size or abs(stat.st_mtime - one.mtime) > 1e-3:
                     raise LookalikeError("it has changed since it was scanned")
@@ -170,9 +173,15 @@ def _return(root: Path, here: Path, path: str) -> bool:
 
 def history(root: Path) -> list[Batch]:
     """Return the batches that were moved out of a folder, newest first, with their state as found on disk."""
-    batches = _batches(root)[::-1]
+    rows = user_rows("SELECT batch FROM move WHERE root = ? ORDER BY rowid DESC", (root_key(root),))
+    batches = [Batch(**json.loads(text)) for (text,) in rows]
     for batch in batches:
-        away = [line for line in _lines(batch) if os.path.lexists(Path(batch.folder) / line["to"])]
+        try:
+            lines = _lines(batch)
+        except LookalikeError as error:  # what it says of other batches stands
+            warn(str(error))
+            continue
+        away = [line for line in lines if os.path.lexists(Path(batch.folder) / line["to"])]
         if not batch.files:  # it was interrupted before it could be counted
             batch.files, batch.bytes = len(away), sum(line["bytes"] for line in away)
         batch.state = "back" if not away else "moved" if len(away) >= batch.files else "partly"
@@ -192,8 +201,14 @@ def move_file(source: Path, goal: Path) -> None:
         if error.errno != errno.EXDEV:
             raise
         part = _part(goal)
-        try:
-            _copy(source, part)
+        try:  # to another disk: synced and compared
+            with part.open("wb") as new, source.open("rb") as old:
+                shutil.copyfileobj(old, new, 1 << 20)
+                new.flush()
+                os.fsync(new.fileno())
+            shutil.copystat(source, part)
+            if hash_file(part) != hash_file(source):
+                raise LookalikeError("its copy differs")
             _rename(part, goal)
         finally:
             part.unlink(missing_ok=True)
@@ -206,8 +221,6 @@ def _rename(source: Path, goal: Path) -> None:
     """Rename on one disk, by linking first: a link fails where a file exists, a rename would overwrite it."""
     try:
         os.link(source, goal, follow_symlinks=False)
-    except FileExistsError:
-        raise
     except OSError:  # a file system without links, or another disk
         if os.path.lexists(goal):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(goal)) from None
@@ -227,17 +240,6 @@ def _undo_on_error(goal: Path) -> Iterator[None]:
         raise
 
 
-def _copy(source: Path, part: Path) -> None:
-    """Copy to another disk, synced and verified."""
-    with part.open("wb") as new, source.open("rb") as old:
-        shutil.copyfileobj(old, new, 1 << 20)
-        new.flush()
-        os.fsync(new.fileno())
-    shutil.copystat(source, part)
-    if hash_file(part) != hash_file(source):
-        raise LookalikeError("its copy differs")
-
-
 def _part(goal: Path) -> Path:
     """The hidden file a copy is written to: no scan takes it for an image, and the next attempt finds it again."""
     return goal.with_name(f".lookalike-{hash_bytes(goal.name)[:16]}.part")
@@ -249,32 +251,25 @@ def _same_file(one: Path, other: Path) -> bool:
     return os.path.samestat(mine, theirs) or (mine.st_size == theirs.st_size and hash_file(one) == hash_file(other))
 
 
-def _inside(root: Path, path: str) -> Path:
-    file = root / path
-    if not _is_plain_file(root, file):
-        raise LookalikeError("it is not a regular file of this folder")
-    return file
-
-
 def _is_plain_file(root: Path, file: Path) -> bool:
     """A regular file below the root; links are not followed."""
     return file.parent.resolve().is_relative_to(root) and not file.is_symlink() and file.is_file()
 
 
 def _free(goal: Path) -> Path:
-    number = 2
-    free = goal
-    while free.exists() or free.is_symlink():
-        free = goal.with_name(f"{goal.stem} ({number}){goal.suffix}")
-        number += 1
-    return free
+    numbered = (goal.with_name(f"{goal.stem} ({number}){goal.suffix}") for number in itertools.count(2))
+    return next(free for free in itertools.chain([goal], numbered) if not os.path.lexists(free))
 
 
 def _lines(batch: Batch) -> list[dict[str, Any]]:
     """The journal's lines of a batch; of several lines about one target the last counts."""
     path = _journal(batch)
     by_target: dict[str, dict[str, Any]] = {}
-    for text in path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.exists() else []:
+    try:
+        texts = read_bytes(path, limit=MAX_JSON).splitlines() if path.exists() else []
+    except OSError as error:  # anybody may have put something else in its place
+        raise LookalikeError(f"The journal `{path}` cannot be read ({error.strerror or error}).") from error
+    for text in texts:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
@@ -314,12 +309,6 @@ def root_key(root: Path) -> str:
 def _history(root: Path) -> Any:
     locks = folders.private_folder(folders.home() / "moves")
     return hold(locks / f"{root_key(root)}.lock", f"Moving in `{root}`")
-
-
-def _batches(root: Path) -> list[Batch]:
-    """The registered batches of a folder, oldest first."""
-    rows = user_rows("SELECT batch FROM move WHERE root = ? ORDER BY rowid", (root_key(root),))
-    return [Batch(**json.loads(text)) for (text,) in rows]
 
 
 def _register(root: Path, batch: Batch) -> None:

@@ -29,9 +29,8 @@ if TYPE_CHECKING:
 
 TITLES = {"identical": "Identical files", "same": "Same image", "near": "Near duplicates"}
 SHOWN = 10  # groups that are printed with all their files
-ENLARGED = (
-    0.4  # of the detail of the next octave: 0.38 at most in copies scaled up by 1.25 to 3, 0.42 at least in originals
-)
+# Of the detail of the next octave: 0.38 at most in copies scaled up by 1.25 to 3, 0.42 at least in originals.
+ENLARGED = 0.4
 
 
 @dataclass
@@ -75,14 +74,10 @@ class Duplicates:
     @property
     def counts(self) -> dict[str, dict[str, int]]:
         """Groups, files, and bytes to free, by kind."""
-        return {
-            kind: {
-                "groups": len(self.of(kind)),
-                "files": sum(len(group.files) for group in self.of(kind)),
-                "bytes": sum(group.bytes for group in self.of(kind)),
-            }
-            for kind in KINDS
-        }
+        groups = {kind: [group for group in self.groups if group.kind == kind] for kind in KINDS}
+        files = {kind: sum(len(group.files) for group in own) for kind, own in groups.items()}
+        sizes = {kind: sum(group.bytes for group in own) for kind, own in groups.items()}
+        return {kind: {"groups": len(groups[kind]), "files": files[kind], "bytes": sizes[kind]} for kind in KINDS}
 
     def files_to_move(self, images: Sequence[ImageFacts]) -> list[FileToMove]:
         """Return images as :func:`lookalike.searching.file_moves.move` takes them; those inside shards stay."""
@@ -93,16 +88,17 @@ class Duplicates:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
-        return {
-            "folder": str(self.root),
-            "images": self.images,
-            "unreadable": self.unreadable,
-            "embedded": self.embedded,
-            "dismissed": self.dismissed,
-            "counts": self.counts,
-            "groups": [group_json(group) for group in self.groups],
-            "moved": None if self.moved is None else self.moved.to_json(),
-        }
+        groups = [
+            {"id": group.id, "kind": group.kind, "keep": group.files[group.keep].path, "reason": group.reason}
+            | {
+                "bytes": group.bytes,
+                "files": [file_json(f) | {"keep": i == group.keep} for i, f in enumerate(group.files)],
+            }
+            for group in self.groups
+        ]
+        names = ("images", "unreadable", "embedded", "dismissed", "counts")
+        facts = {"folder": str(self.root)} | {name: getattr(self, name) for name in names}
+        return facts | {"groups": groups, "moved": None if self.moved is None else self.moved.to_json()}
 
     def __str__(self) -> str:
         if not self.groups and self.moved is None:
@@ -115,7 +111,11 @@ class Duplicates:
             groups, files = plural(counts["groups"], "group"), plural(counts["files"], "file")
             lines.append(f"{TITLES[kind]:<16} {groups}, {files}, {size} to free")
         if self.planned is not None:
-            return printable("\n".join([*lines, *self._plan()]))
+            moved, folder = self.planned
+            size = format_bytes(sum(file.size for file in moved))
+            lines += [f"Would move {plural(len(moved), 'file')} ({size}) to {folder}:"]
+            lines += [f"  {file.path} → {folder / file.path}" for file in moved]
+            return printable("\n".join([*lines, "No files were moved."]))
         for group in self.groups[:SHOWN]:
             lines.append(f"{group.kind}:")
             for position, image in enumerate(group.files):
@@ -127,13 +127,6 @@ class Duplicates:
             moves = ", ".join(image.path for image in group.moves)
             lines.append(f"{group.kind}: keep {group.files[group.keep].path}; also {moves}")
         return printable("\n".join([*lines, self._last_line()]))
-
-    def _plan(self) -> list[str]:
-        """What would be moved where."""
-        files, folder = self.planned or ([], Path())
-        moves = [f"  {file.path} → {folder / file.path}" for file in files]
-        size = format_bytes(sum(file.size for file in files))
-        return [f"Would move {plural(len(files), 'file')} ({size}) to {folder}:", *moves, "No files were moved."]
 
     def _last_line(self) -> str:
         if self.moved is None:
@@ -288,18 +281,6 @@ def _open_source(source: Any, layout: str) -> tuple[Table, dict[str, np.ndarray]
         return table, all_vectors(index)
 
 
-def group_json(group: Group) -> dict[str, Any]:
-    """Return a group as a JSON document."""
-    return {
-        "id": group.id,
-        "kind": group.kind,
-        "keep": group.files[group.keep].path,
-        "reason": group.reason,
-        "bytes": group.bytes,
-        "files": [file_json(image) | {"keep": i == group.keep} for i, image in enumerate(group.files)],
-    }
-
-
 def file_json(image: ImageFacts) -> dict[str, Any]:
     """Return what is shown of a file as a JSON document."""
     names = ("id", "path", "bytes", "width", "height", "date", "has_location")
@@ -317,8 +298,6 @@ def dismissed(root: Path) -> set[str]:
 
 def dismiss(root: Path, name: str, *, undo: bool = False) -> None:
     """Mark a group as no duplicates, so that it is not listed again."""
-    text = (
-        "DELETE FROM dismissed WHERE (root, id) = (?, ?)" if undo else "INSERT OR IGNORE INTO dismissed VALUES (?, ?)"
-    )
+    insert, delete = "INSERT OR IGNORE INTO dismissed VALUES (?, ?)", "DELETE FROM dismissed WHERE (root, id) = (?, ?)"
     with contextlib.closing(user_database(_DISMISSED)) as database, database.transaction() as connection:
-        connection.execute(text, (root_key(root), name))
+        connection.execute(delete if undo else insert, (root_key(root), name))

@@ -14,7 +14,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching import score_calibration
 from lookalike.searching.index_folder import Index, generation_folder, remove_generation
 from lookalike.searching.locate import find_index
-from lookalike.searching.manifest import Generation, Manifest
+from lookalike.searching.manifest import Manifest
 
 QUERIES = 100
 NEIGHBORS = 10
@@ -39,28 +39,23 @@ def switch(*, index: str | Path | None = None, to: str | int | None = None) -> M
         >>> la.switch(index="photos", to="my-run").live  # doctest: +SKIP
         2
     """
-    path = find_index(index)
+    path, text = find_index(index), str(to)
     with hold(path / ".lock", f"The index `{path.name}`"):
         manifest = manifests.read(path)
-        manifest.live = _choose(manifest, to).number
+        complete = [g for g in manifest.generations if g.complete]
+        if to is None:
+            matches = [g for g in complete if g.number != manifest.live]
+        else:
+            matches = [g for g in complete if text == str(g.number)] or [
+                g for g in complete if g.model.name == text or (len(text) >= 4 and g.model.fingerprint.startswith(text))
+            ]
+        if not matches:
+            every = (f"{g.number} ({g.model.name}{'' if g.complete else ', incomplete'})" for g in manifest.generations)
+            what = f"no complete generation `{to}`" if to is not None else "no other complete generation"
+            raise LookalikeError(f"The index `{manifest.name}` has {what}; it has: {', '.join(every)}.")
+        manifest.live = matches[-1].number
         manifest.write(path)
     return manifest
-
-
-def _choose(manifest: Manifest, to: str | int | None) -> Generation:
-    complete = [g for g in manifest.generations if g.complete]
-    if to is None:
-        matches = [g for g in complete if g.number != manifest.live][-1:]
-    else:
-        text = str(to)
-        matches = [g for g in complete if text == str(g.number)] or [
-            g for g in complete if g.model.name == text or (len(text) >= 4 and g.model.fingerprint.startswith(text))
-        ][-1:]
-    if not matches:
-        existing = (f"{g.number} ({g.model.name}{'' if g.complete else ', incomplete'})" for g in manifest.generations)
-        what = f"no complete generation `{to}`" if to is not None else "no other complete generation"
-        raise LookalikeError(f"The index `{manifest.name}` has {what}; it has: {', '.join(existing)}.")
-    return matches[0]
 
 
 def drop_generation(path: Path, number: int) -> None:
@@ -94,17 +89,12 @@ def compare_generations(old: Index, new: Index) -> dict[str, Any]:
     before = {record.id: record.vector for record in old.store.get(chosen, vectors=True) if record is not None}
     after = {record.id: record.vector for record in new.store.get(chosen, vectors=True) if record is not None}
     common = [name for name in chosen if name in before and name in after]
-    agreements: list[float] = []
-    recalls: list[float] = []
+    agreement = recall = None
     if common:
         truth = _neighbors(new, common, after, exact=True)
-        recalls = [_overlap(*pair) for pair in zip(truth, _neighbors(new, common, after), strict=True)]
-        agreements = [_overlap(*pair) for pair in zip(truth, _neighbors(old, common, before), strict=True)]
-    return {
-        "queries": len(common),
-        "agreement": float(np.mean(agreements)) if agreements else None,
-        "recall": float(np.mean(recalls)) if recalls else None,
-    }
+        recall = _overlap(truth, _neighbors(new, common, after))
+        agreement = _overlap(truth, _neighbors(old, common, before))
+    return {"queries": len(common), "agreement": agreement, "recall": recall}
 
 
 def _neighbors(index: Index, names: list[str], vectors: dict[str, Any], *, exact: bool = False) -> list[set[str]]:
@@ -113,8 +103,8 @@ def _neighbors(index: Index, names: list[str], vectors: dict[str, Any], *, exact
     return [set([h.id for h in hits if h.id != name][:NEIGHBORS]) for name, hits in zip(names, hits_of, strict=True)]
 
 
-def _overlap(expected: set[str], neighbors: set[str]) -> float:
-    return len(expected & neighbors) / len(expected) if expected else 1.0
+def _overlap(expected: list[set[str]], neighbors: list[set[str]]) -> float:
+    return float(np.mean([len(a & b) / len(a) if a else 1.0 for a, b in zip(expected, neighbors, strict=True)]))
 
 
 def calibration_error(path: Path, number: int) -> float | None:

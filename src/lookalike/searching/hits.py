@@ -7,7 +7,6 @@ import html
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, overload
 
 from lookalike.core.errors import LookalikeError
@@ -77,7 +76,11 @@ class Hit:
         """Probability (or score) as it is shown beside the image."""
         if self.identical:
             return "identical"
-        return f"{self.score:.3f}" if self.probability is None else percent_text(self.probability, self.low, self.high)
+        if self.probability is not None:
+            return percent_text(self.probability, self.low, self.high)
+        from lookalike.core.report_blocks import number
+
+        return number(self.score)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
@@ -195,15 +198,10 @@ class Hits:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON document."""
-        return {
-            "query": self.query,
-            "index": self.index,
-            "verdict": {"kind": self.kind, "message": self.message, "detail": self.detail, "note": self.note},
-            "images": self.images,
-            "milliseconds": round(self.milliseconds, 1),
-            "filters": self.filters,
-            "hits": [hit.to_json() for hit in self.hits],
-        }
+        verdict = {name: getattr(self, name) for name in ("kind", "message", "detail", "note")}
+        facts = {"query": self.query, "index": self.index, "verdict": verdict, "images": self.images}
+        facts |= {"milliseconds": round(self.milliseconds, 1), "filters": self.filters}
+        return facts | {"hits": [hit.to_json() for hit in self.hits]}
 
     def __str__(self) -> str:
         lines = [printable(self.query)] * self.one_of_many + [self.verdict, *([self.detail] if self.detail else [])]
@@ -224,6 +222,7 @@ class Hits:
 
     def _repr_html_(self) -> str:
         """For notebooks: with thumbnails inside the page, where images can still be opened."""
+        from lookalike.data import thumbnail
         from lookalike.searching.index_folder import Index
         from lookalike.searching.locate import find_index
 
@@ -231,20 +230,16 @@ class Hits:
             root = Index(find_index(self.index)).root if self.index else None
         except LookalikeError:
             root = None  # the index is gone; the text still says what was found
-        cells = "".join(_html_cell(hit, root) for hit in self.shown)
-        return f"<p><b>{html.escape(self.verdict)}</b> {html.escape(self.detail)}</p>{cells}"
-
-
-def _html_cell(hit: Hit, root: Path | None) -> str:
-    from lookalike.data import thumbnail
-
-    image = ""
-    if root is not None:
-        try:
-            jpeg = thumbnail(open_image(root, hit.payload), 160, box=payload_box(hit.payload))
-            text = base64.b64encode(jpeg).decode()
-            image = f'<img src="data:image/jpeg;base64,{text}" alt="{html.escape(hit.label or hit.path)}"><br>'
-        except LookalikeError:
-            image = "<i>file not found</i><br>"
-    caption = f"<b>{html.escape(hit.sureness)}</b> {html.escape(hit.label)}<br>{html.escape(hit.path)}"
-    return f'<div style="{_CELL_STYLE}">{image}{caption}</div>'
+        page = f"<p><b>{html.escape(self.verdict)}</b> {html.escape(self.detail)}</p>"
+        for hit in self.shown:
+            image, label = "", html.escape(hit.label or hit.path)
+            if root is not None:
+                try:
+                    jpeg = thumbnail(open_image(root, hit.payload), 160, box=payload_box(hit.payload))
+                    text = base64.b64encode(jpeg).decode()
+                    image = f'<img src="data:image/jpeg;base64,{text}" alt="{label}"><br>'
+                except LookalikeError:
+                    image = "<i>file not found</i><br>"
+            caption = f"<b>{html.escape(hit.sureness)}</b> {html.escape(hit.label)}<br>{html.escape(hit.path)}"
+            page += f'<div style="{_CELL_STYLE}">{image}{caption}</div>'
+        return page

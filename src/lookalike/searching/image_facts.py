@@ -92,11 +92,10 @@ def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[Image
         cache.save()
     images = []
     for i in rows:
-        facts = cache.get(i)
-        if facts is not None and facts["reason"] is None:
-            fields = {name: facts[name] for name in _FIELDS if name not in ("thumb", "reason")}
-            thumb = np.frombuffer(facts["thumb"], np.uint8)
-            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), thumb=thumb, **fields))
+        facts = dict(cache.get(i) or {"reason": "unknown"})
+        if facts.pop("reason") is None:
+            facts["thumb"] = np.frombuffer(facts["thumb"], np.uint8)
+            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), **facts))
     return images, len(rows) - len(images)
 
 
@@ -170,8 +169,7 @@ class _FactsCache:
         self._facts: dict[str, dict[str, Any]] = {}
         if (cached := read_cached(self.path)) is not None:
             current = set(self._keys)
-            keys, entries = cached["key"].to_pylist(), cached.drop_columns(["key"]).to_pylist()
-            self._facts = {key: entry for key, entry in zip(keys, entries, strict=True) if key in current}
+            self._facts = {entry.pop("key"): entry for entry in cached.to_pylist() if entry["key"] in current}
 
     def get(self, row: int) -> dict[str, Any] | None:
         return self._facts.get(self._keys[row])
@@ -190,7 +188,6 @@ class _FactsCache:
             "width": pa.int32(), "height": pa.int32(), "has_location": pa.bool_(), "compression": pa.float64(),
             "frames": pa.int32(),
         }  # fmt: skip
-        columns = {"key": pa.array(list(lasting), pa.string())}
-        for name in _FIELDS:
-            columns[name] = pa.array([entry[name] for entry in lasting.values()], types.get(name, pa.string()))
-        write_cached(self.path, pa.table(columns))
+        rows = [{"key": key, **entry} for key, entry in lasting.items()]
+        schema = pa.schema([(name, types.get(name, pa.string())) for name in ("key", *_FIELDS)])
+        write_cached(self.path, pa.Table.from_pylist(rows, schema))

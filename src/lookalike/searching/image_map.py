@@ -6,6 +6,7 @@ from the old positions, only on request or after the index has grown by 30 %.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections.abc import Callable
@@ -133,11 +134,10 @@ class Map:
 
 def file_version(folder: Path) -> tuple[int, ...] | None:
     """Return a value that differs between two stored maps, without reading them; ``None`` if there is none."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         stat = (folder / FILE).stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+    return None
 
 
 def is_current(index: Index, old: Map | None) -> bool:
@@ -151,11 +151,7 @@ def index_state(generation: Generation) -> str:
 
 
 def draw_map(
-    index: Index,
-    *,
-    again: bool = False,
-    progress: bool = True,
-    sketch: Callable[[Map], None] | None = None,
+    index: Index, *, again: bool = False, progress: bool = True, sketch: Callable[[Map], None] | None = None
 ) -> Map:
     """Update the map of an index and store it; a preview goes to ``sketch`` before a first layout, which takes long."""
     from lookalike.evaluation.projection import neighbor_preservation, pca, tsne
@@ -191,25 +187,20 @@ def draw_map(
 
 
 def _vectors(index: Index) -> tuple[list[str], np.ndarray]:
-    ids: list[str] = []
-    parts: list[np.ndarray] = []
-    for batch in index.store.scan(vectors=True):
-        vectors = [record.vector for record in batch if record.vector is not None]
-        ids += [record.id for record in batch if record.vector is not None]
-        parts += [np.stack(vectors)] if vectors else []
-    rows = np.concatenate(parts) if parts else np.empty((0, index.generation.dim), np.float32)
-    order = np.argsort(np.array(ids)) if ids else np.empty(0, np.int64)  # stores differ in their order
-    return [ids[i] for i in order], np.ascontiguousarray(rows[order], dtype=np.float32)
+    vectors = {r.id: r.vector for batch in index.store.scan(vectors=True) for r in batch if r.vector is not None}
+    ids = sorted(vectors)  # stores differ in their order
+    rows = np.empty((len(ids), index.generation.dim), np.float32)
+    for row, name in enumerate(ids):
+        rows[row] = vectors.pop(name)
+    return ids, rows
 
 
 def _map_of_another_generation(index: Index) -> Map | None:
     """The map of the newest other generation that has one: the layout that users know."""
     from lookalike.searching.index_folder import generation_folder
 
-    numbers = sorted(
-        (g.number for g in index.manifest.generations if g.number != index.generation.number), reverse=True
-    )
-    maps = (Map.load(generation_folder(index.path, number)) for number in numbers)
+    numbers = {g.number for g in index.manifest.generations} - {index.generation.number}
+    maps = (Map.load(generation_folder(index.path, number)) for number in sorted(numbers, reverse=True))
     return next((map_ for map_ in maps if map_ is not None), None)
 
 

@@ -130,23 +130,19 @@ class Index:
         with self._guard:
             if self._store is None:
                 try:
-                    self._store = self._check_count(open_store(self.path, self.generation))
+                    store = open_store(self.path, self.generation)
                 except Damaged as error:
                     raise LookalikeError(f"{error} {self._update_command} repairs it.") from error
+                if self.generation.complete and store.count() != self.generation.images:
+                    current = manifests.read(self.path).generation(self.generation.number)  # or a writer is at work
+                    if current.complete and (count := store.count()) != current.images:
+                        store.close()
+                        raise LookalikeError(
+                            f"The index `{self.name}` is damaged: it holds {count:,} of {current.images:,} images. "
+                            f"{self._update_command} repairs it."
+                        )
+                self._store = store
             return self._store
-
-    def _check_count(self, store: Store) -> Store:
-        """Raise if rows are missing; a writer may have changed the count meanwhile."""
-        if store.count() != self.generation.images and self.generation.complete:
-            current = manifests.read(self.path).generation(self.generation.number)
-            if current.complete and store.count() != current.images:
-                count = store.count()
-                store.close()
-                raise LookalikeError(
-                    f"The index `{self.name}` is damaged: it holds {count:,} of {current.images:,} images. "
-                    f"{self._update_command} repairs it."
-                )
-        return store
 
     @property
     def _update_command(self) -> str:
@@ -189,13 +185,12 @@ class Index:
 
     def convert_model(self) -> None:
         """Convert the model for this machine, unless that was done before: a search then starts without torch."""
+        from lookalike.models.inference import openvino_runtime
         from lookalike.models.inference.compiled_embedder import CompiledEmbedder
+        from lookalike.models.inference.runtime_base import RuntimeUnavailable
 
         if isinstance(self.query_encoder, CompiledEmbedder) or self.embedder.device.type != CPU:
             return
-        from lookalike.models.inference import openvino_runtime
-        from lookalike.models.inference.runtime_base import RuntimeUnavailable
-
         with contextlib.suppress(RuntimeUnavailable):
             if openvino_runtime.installed():
                 openvino_runtime.convert(self.embedder, "embedding")
@@ -301,8 +296,7 @@ class Index:
             >>> near = index.query_many(vectors, k=5)  # doctest: +SKIP
             >>> [record.payload["path"] for record in index.store.records(near.rows[0])]  # doctest: +SKIP
         """
-        where = self.where(filters)
-        return self.store.search(vectors, k, where=where, exact=exact)
+        return self.store.search(vectors, k, where=self.where(filters), exact=exact)
 
     def reopen(self) -> Index:
         """Return the index in its current state, opened beside this one; a model that stayed the same is shared."""

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core import folders
+from lookalike.core.database import refuse_network_drive
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import clean_folder
-from lookalike.core.locks import hold
+from lookalike.core.locks import hold, in_use
 from lookalike.core.progress import plural, warn
 from lookalike.core.storage import location
 from lookalike.searching import manifest as manifests
@@ -139,7 +140,8 @@ def index(
     watcher = FolderWatcher(source, layout, split)
     watcher.begin_update()  # before the first run, which may take hours: images that arrive meanwhile are seen after it
     result = update()
-    watch_folder(update, watcher)
+    with in_use(path, f"The index `{path.name}` is being deleted."):  # else the next change would make it again
+        watch_folder(update, watcher)
     return result
 
 
@@ -166,10 +168,7 @@ def update_index(
     from lookalike.data import read_table
 
     start = time.monotonic()
-    if parts is not None:
-        table = parts.table
-    else:
-        table = read_table(source, layout=layout, split=split, progress=progress)
+    table = parts.table if parts else read_table(source, layout=layout, split=split, progress=progress)
     if not len(table):
         raise LookalikeError(f"`{source}` contains no images.")
     with hold(path / ".lock", f"The index `{path.name}`"):
@@ -246,15 +245,12 @@ def _index_vectors(
         raise LookalikeError("The vectors have a model of their own: leave --model out.")
     assert vectors is not None
     parts = Parts(location(vectors).expanduser().absolute(), device=options["device"])
-    if source is None:
-        source = parts.table.root
+    source = source or parts.table.root
     if source is None:
         raise LookalikeError(f"`{vectors}` does not say where its images lie: name their folder.")
-    return update_index(
-        source, _index_path(source, index), explicit=index is not None, model=parts.model, parts=parts,
-        layout=options["layout"], split=options["split"], device=options["device"], dry_run=options["dry_run"],
-        progress=options["progress"], **settings,
-    )  # fmt: skip
+    settings |= {name: options[name] for name in ("layout", "split", "device", "dry_run", "progress")}
+    path = _index_path(source, index)
+    return update_index(source, path, explicit=index is not None, model=parts.model, parts=parts, **settings)
 
 
 def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
@@ -266,7 +262,7 @@ def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:
         raise LookalikeError(f"`{path}` is neither an index nor empty: choose another --index.")
     if source.is_dir() and path.resolve().is_relative_to(source):
         raise LookalikeError(f"`{path}` is inside the image folder: choose another --index.")
-    folders.refuse_network_drive(path, "an index")
+    refuse_network_drive(path)
     return path
 
 

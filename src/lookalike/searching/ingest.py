@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -110,9 +110,6 @@ class IndexResult:
         return "\n".join([*lines, f"Search     lookalike search IMAGE --index {self.name}"])
 
 
-# ---- comparing a folder with its index -----------------------------------------------------------
-
-
 class StoredRow(NamedTuple):
     """Facts of a stored row that tell whether its file has changed."""
 
@@ -126,8 +123,7 @@ class StoredRow(NamedTuple):
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> StoredRow:
         """Read the facts from a payload."""
-        names = ("_hash", "_row", "content_id")
-        hash_, row, content = (payload.get(name, "") for name in names)
+        hash_, row, content = (payload.get(name, "") for name in ("_hash", "_row", "content_id"))
         return cls(payload.get("_size"), payload.get("_mtime_ns"), hash_, row, content, exif=bool(payload.get("_exif")))
 
 
@@ -172,9 +168,6 @@ def find_changes(
             changes.same += 1
     changes.gone = [name for name in stored if name not in seen]
     return changes
-
-
-# ---- reading ahead of the model ------------------------------------------------------------------
 
 
 @dataclass
@@ -256,9 +249,6 @@ class Parts:
             yield batch, vectors
 
 
-# ---- the run -------------------------------------------------------------------------------------
-
-
 class IndexUpdate:
     """Update one generation of an index to a table.
 
@@ -282,19 +272,16 @@ class IndexUpdate:
 
     def _rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Id and payload of every row, a slice at a time, to bound the memory."""
-        for start in range(0, len(self.table), ROWS_AT_ONCE):
-            for row in self.table.arrow.slice(start, ROWS_AT_ONCE).to_pylist():
-                yield row["row_id"], to_payload(row)
+        for batch in self.table.arrow.to_batches(max_chunksize=ROWS_AT_ONCE):
+            yield from ((row["row_id"], to_payload(row)) for row in batch.to_pylist())
 
     def _payload(self, row: int) -> dict[str, Any]:
         return to_payload(self.table.row(row))
 
     def plan(self) -> IndexResult:
         """Return what `run` would do; nothing is changed."""
-        self.result.new, self.result.changed = len(self.changes.fresh), len(self.changes.touched)
-        self.result.relabeled, self.result.images = len(self.changes.relabeled), len(self.table)
-        self.result.planned = True
-        return self.result
+        new, changed, relabeled = map(len, (self.changes.fresh, self.changes.touched, self.changes.relabeled))
+        return replace(self.result, new=new, changed=changed, relabeled=relabeled, images=len(self.table), planned=True)
 
     def run(self) -> IndexResult:
         """Update the store and the table; the caller finishes the generation."""
@@ -392,7 +379,8 @@ class IndexUpdate:
                 yield from (image.pixels for image in batch.images.values() if image.pixels is not None)
 
         done: list[np.ndarray] = []
-        for part in self._encode(crops(), len(rows)):
+        layer = {"layer": "pooled"} if self._assigns_prototypes else {}
+        for part in self.writer.embedder.encode_crops(crops(), len(rows), **layer):
             done.extend(np.array(part))  # a copy: a runtime may reuse its output buffer
             while read and len(done) >= len(read[0].images):
                 batch = read.popleft()
@@ -435,7 +423,9 @@ class IndexUpdate:
             features = features[[row not in copied_from for row in batch.images]]
         if rows:
             if features is None:
-                features, failures = self._features(self.table.take(rows))
+                model = self.writer.embedder
+                encode: Any = model.features if self._assigns_prototypes else model.encode
+                features, failures = encode(self.table.take(rows), on_error="skip")
                 failed |= {rows[failure.index]: failure.reason for failure in failures}
                 rows = [row for row in rows if row not in failed]
             vectors, prototypes = self._vectors(features)
@@ -454,14 +444,6 @@ class IndexUpdate:
         """Whether the model assigns prototypes, from the features before its head."""
         return self.parts is None and getattr(self.writer.embedder, "prototypes", None) is not None
 
-    def _encode(self, crops: Iterator[np.ndarray], count: int) -> Iterator[np.ndarray]:
-        layer = {"layer": "pooled"} if self._assigns_prototypes else {}
-        return self.writer.embedder.encode_crops(crops, count, **layer)
-
-    def _features(self, table: Table) -> Any:
-        embedder = self.writer.embedder
-        return (embedder.features if self._assigns_prototypes else embedder.encode)(table, on_error="skip")
-
     def _vectors(self, features: np.ndarray) -> tuple[np.ndarray, list[str]]:
         """Vectors, and prototypes if the model has any, from the model's features."""
         if not self._assigns_prototypes:
@@ -473,9 +455,8 @@ class IndexUpdate:
         return vectors, [str(number) for number in assigned.prototype]
 
     def _list_unreadable(self) -> None:
-        path, files = self.writer.path / UNREADABLE, self.result.unreadable
+        path, files = self.writer.path / UNREADABLE, sorted(self.result.unreadable)
+        path.unlink(missing_ok=True)
         if files:
-            write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in sorted(files)), private=True)
+            write_text(path, "".join(f"{name}\t{reason}\n" for name, reason in files), private=True)
             self.result.unreadable_file = path
-        else:
-            path.unlink(missing_ok=True)

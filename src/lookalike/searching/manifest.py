@@ -114,11 +114,8 @@ class Manifest(pydantic.BaseModel):
 
     def of_model(self, fingerprint: str, decoder: str | None = None) -> Generation | None:
         """Return the newest generation of a model, and of one decoder if that is given."""
-        decoders = None if decoder is None else ("", decoder)
-        for generation in reversed(self.generations):
-            if generation.model.fingerprint == fingerprint and (decoders is None or generation.decoder in decoders):
-                return generation
-        return None
+        same = [g for g in self.generations if g.model.fingerprint == fingerprint]
+        return next((g for g in reversed(same) if decoder is None or g.decoder in ("", decoder)), None)
 
     def write(self, folder: Path) -> None:
         """Write the manifest of an index."""

@@ -81,6 +81,26 @@ def payload_box(payload: dict[str, Any]) -> tuple[int, int, int, int] | None:
     return None if None in corners else corners  # type: ignore[return-value]
 
 
+def _file_name(payload: dict[str, Any]) -> str:
+    """The name of a row's file on disk, which may not be UTF-8."""
+    spelling = payload.get("_raw_path")
+    return os.fsdecode(bytes.fromhex(spelling)) if spelling else str(payload.get("_shard") or payload["path"])
+
+
+def is_indexed_file(root: Path, payload: dict[str, Any]) -> bool | None:
+    """Return whether a row's file is the one that was indexed, by size and time or by its bytes; None if it is gone."""
+    from lookalike.data.scan import changed_ns
+
+    try:
+        with open_inside(root, _file_name(payload)) as file:
+            status = os.fstat(file.fileno())
+    except OSError:
+        return None
+    if (status.st_size, changed_ns(status)) == (payload.get("_size"), payload.get("_mtime_ns")):
+        return True
+    return hash_bytes(open_image(root, payload)) == payload.get("_hash")
+
+
 def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -> bytes:
     """Return the encoded image of a row.
 
@@ -89,10 +109,8 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
             too large (``FileTooLarge``).
     """
     try:
-        spelling = payload.get("_raw_path")  # the name on disk, where it is not UTF-8
-        name = os.fsdecode(bytes.fromhex(spelling)) if spelling else payload.get("_shard") or payload["path"]
         length = payload.get("_length")
-        with open_inside(root, name) as file:
+        with open_inside(root, _file_name(payload)) as file:
             if (row := payload.get("_shard_row")) is not None:
                 from lookalike.data.parquet_images import ROW_GROUPS  # imports Arrow, which a search does without
 
@@ -100,12 +118,8 @@ def open_image(root: Path, payload: dict[str, Any], *, limit: int = MAX_BYTES) -
                 if len(data) > limit:
                     raise FileTooLarge(errno.EFBIG, f"the image is larger than {format_bytes(limit)}")
                 return data
-            return read_part(
-                file,
-                offset=int(payload.get("_offset") or 0),
-                length=None if length is None else int(length),
-                limit=limit,
-            )
+            offset, length = int(payload.get("_offset") or 0), None if length is None else int(length)
+            return read_part(file, offset=offset, length=length, limit=limit)
     except OSError as error:
         raise LookalikeError(f"`{payload['path']}` cannot be opened ({error.strerror or error}).") from error
     except (ValueError, TypeError, KeyError) as error:  # a restored backup may say anything

@@ -87,12 +87,7 @@ class Query:
         return len(self.positive) + (0 if self.negative is None else len(self.negative))
 
     def run(
-        self,
-        index: Index,
-        *,
-        start: float | None = None,
-        first: Sequence[StoreHit] | None = None,
-        **shown: Any,
+        self, index: Index, *, start: float | None = None, first: Sequence[StoreHit] | None = None, **shown: Any
     ) -> Hits:
         """Search an index.
 
@@ -174,12 +169,10 @@ def check_k(k: int) -> None:
 
 def _fold_copies(rows: Sequence[StoreHit]) -> list[Hit]:
     hits: dict[str, Hit] = {}
-    for row in rows:
-        content = str(row.payload.get("content_id") or row.id)
-        if content in hits:
-            hits[content].copies.append(str(row.payload.get("path", row.id)))
-        else:
-            hits[content] = Hit(row.id, row.score, row.payload)
+    for hit in (Hit(*row) for row in rows):
+        first = hits.setdefault(str(hit.payload.get("content_id") or hit.id), hit)
+        if first is not hit:
+            first.copies.append(hit.path)
     return list(hits.values())
 
 
@@ -248,9 +241,12 @@ def search(
         if text is not None:
             if box is not None:
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
-            return builder.search_text(text)
+            start = time.monotonic()
+            return builder.run(opened.embed_text(text)[None], start, name=text, is_text=True)
         if isinstance(query, str) and query == "-":
-            query = _read_standard_input()
+            query = sys.stdin.buffer.read()
+            if not query:
+                raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no image `{query}`.")
@@ -280,17 +276,13 @@ class _QueryBuilder:
     show_all: bool
     options: str
 
-    def search_text(self, text: str) -> Hits:
-        start = time.monotonic()
-        return self._run(self.index.embed_text(text)[None], start, name=text, is_text=True)
-
     def search_image(self, image: Any, box: Sequence[float] | None = None) -> Hits:
         self.index.query_encoder  # noqa: B018 (loaded before the time starts)
         start = time.monotonic()
         name, data = _name_of(image), _read(image)
         identical = {hash_bytes(data)} if isinstance(data, bytes) and box is None else set()
         vectors = embed_images(self.index, [data], box, [name])
-        return self._run(vectors, start, name=name or "image", identical=identical)
+        return self.run(vectors, start, name=name or "image", identical=identical)
 
     def search_files(self, files: Sequence[Path]) -> list[Hits]:
         """One answer per readable image, searched in batches; unreadable ones are reported at the end."""
@@ -310,8 +302,7 @@ class _QueryBuilder:
                     failures.append(error)
             vectors, failed = encoder.encode(images, on_error="skip")
             failures += [UnreadableImage(failure.reason, str(part[failure.index])) for failure in failed]
-            unreadable = {failure.index for failure in failed}
-            readable = [i for i in range(len(part)) if i not in unreadable]
+            readable = sorted(set(range(len(part))) - {failure.index for failure in failed})
             queries = [
                 Query(np.concatenate([vector[None], more]), less, self.k, self.where, str(part[i]),
                       identical={hash_bytes(images[i])}, exact=self.exact)
@@ -322,16 +313,9 @@ class _QueryBuilder:
                 limit = Query.fetched(self.index, self.k)
                 rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
                 each = (time.monotonic() - start) / len(queries)
-                answers += [
-                    query.run(
-                        self.index,
-                        start=time.monotonic() - each,
-                        first=first,
-                        one_of_many=True,
-                        **self._shown(query.name),
-                    )
-                    for query, first in zip(queries, rows, strict=True)
-                ]
+                for query, first in zip(queries, rows, strict=True):
+                    shown = {"one_of_many": True, **self._shown(query.name)}
+                    answers.append(query.run(self.index, start=time.monotonic() - each, first=first, **shown))
         if not answers:
             raise failures[0]
         if failures:
@@ -339,7 +323,7 @@ class _QueryBuilder:
             warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first_}")
         return answers
 
-    def _run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
+    def run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
         positive = np.concatenate([vectors, self._embed(self.more)])
         query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
         return query.run(self.index, start=start, **self._shown(query.name, "--text " * query.is_text))
@@ -350,18 +334,11 @@ class _QueryBuilder:
     def _embed(self, images: Sequence[Any]) -> np.ndarray:
         if not images:
             return np.empty((0, self.index.generation.dim), np.float32)
-        return embed_images(self.index, [_read(image) for image in images], None, [_name_of(i) for i in images])
+        return embed_images(self.index, list(map(_read, images)), None, list(map(_name_of, images)))
 
 
 def _name_of(image: Any) -> str:
     return str(image) if isinstance(image, (str, os.PathLike)) else ""
-
-
-def _read_standard_input() -> bytes:
-    data = sys.stdin.buffer.read()
-    if not data:
-        raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
-    return data
 
 
 def _read(image: Any) -> Any:
@@ -411,6 +388,9 @@ def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | Non
         height, width = pixels.shape[:2]
         x1, y1, x2, y2 = box_region(box, width, height)
         part = pixels[round(y1 * height) : round(y2 * height), round(x1 * width) : round(x2 * width)]
+        if not part.size:
+            shown = ",".join(f"{value:g}" for value in box)
+            raise LookalikeError(f"The box {shown} is less than a pixel of the image, which has {width} × {height}.")
         images = [part, *images[1:]]
     vectors, failures = index.query_encoder.encode(list(images), on_error="skip")
     for failure in failures:

@@ -28,7 +28,7 @@ from lookalike.searching.index_folder import (
 from lookalike.searching.locate import default_path, find_index, index_path, is_leftover, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import PROTOTYPE
-from lookalike.store import Condition, Store
+from lookalike.store import Store
 
 # Uploads that a server keeps for their links.
 UPLOADS = (
@@ -56,13 +56,17 @@ def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: b
         opened.check_columns(columns)
         if opened.tags.column in columns:
             raise LookalikeError("Tags cannot keep images out: remove by another column, as in `path=sea/*`.")
+
+        def matching(store: Store) -> set[str]:
+            return {record.id for part in store.scan(where=where) for record in part}
+
         made = sorted(name for name in columns & {PROTOTYPE, *exif.COLUMNS} if not opened.table.has(name))
         if made:  # the next run decides by the table alone what to leave out
             source = "assigned by the model" if made[0] == PROTOTYPE else "read from the images"
             raise LookalikeError(
                 f"`{made[0]}` is {source} and cannot keep images out: remove by another column, as in `path=sea/*`."
             )
-        rows = _matching(opened.store, where)
+        rows = matching(opened.store)
         if rows and len(rows) == opened.store.count():
             raise LookalikeError("This would remove every image; `lookalike purge` deletes the whole index.")
         if dry_run:
@@ -70,14 +74,10 @@ def remove(*, index: str | os.PathLike[str] | None, filters: Filters, dry_run: b
 
         def select(generation: Generation, store: Store) -> set[str]:
             """These rows, and those that only another generation has, if it has the columns."""
-            own = _matching(store, where) if columns <= set(generation.columns) else set()
+            own = matching(store) if columns <= set(generation.columns) else set()
             return own | _existing(store, rows)
 
         return _delete_rows(opened, select, every=True, rule=to_rule(where))
-
-
-def _matching(store: Store, where: Sequence[Condition]) -> set[str]:
-    return {record.id for part in store.scan(where=where) for record in part}
 
 
 def _existing(store: Store, rows: Collection[str]) -> set[str]:
@@ -98,10 +98,8 @@ def _delete_rows(
         manifest = manifests.read(index.path)
         generations = manifest.generations if every else [manifest.generation()]
         # All are opened before one is changed: if a store is in use or unreachable, none is changed.
-        stores = [
-            stack.enter_context(contextlib.closing(open_store(index.path, generation, write=True)))
-            for generation in generations
-        ]
+        opened = (open_store(index.path, generation, write=True) for generation in generations)
+        stores = [stack.enter_context(contextlib.closing(store)) for store in opened]
         if rule:
             manifest.without = [*(old for old in manifest.without if old != rule), list(rule)]
         for generation, store in zip(generations, stores, strict=True):
@@ -183,18 +181,15 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
         return result
     path = named.resolve()
     manifest = manifests.read(path)
-    served = f"The index `{path.name}` is being served: stop `lookalike serve` first."
+    served = f"The index `{path.name}` is being served or watched: stop `lookalike serve` or `index --watch` first."
     alone = contextlib.nullcontext() if dry_run else in_use(path, served, alone=True)
     with hold(path / ".lock", f"The index `{path.name}`"), alone:
         parts, caches = leftovers(path), _caches(path, manifest)
         uploads = user_rows("SELECT length(image) FROM upload WHERE place = ?", (path_key(path),))
-        result = PurgeResult(
-            manifest.name,
-            max((g.images for g in manifest.generations), default=0),
-            sum(size for (size,) in uploads) + sum(folders.disk_usage(place) for place in (path, *parts, *caches)),
-            sum(file.parent.name == "thumbs" for file in caches),
-            len(uploads),
-        )
+        images = max((g.images for g in manifest.generations), default=0)
+        size = sum(count for (count,) in uploads) + sum(map(folders.disk_usage, (path, *parts, *caches)))
+        thumbnails = sum(file.parent.name == "thumbs" for file in caches)
+        result = PurgeResult(manifest.name, images, size, thumbnails, len(uploads))
         if dry_run:
             return result
         if parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,14 +70,9 @@ def fit(folder: Path, store: Store, *, folder_labels: bool = False, progress: bo
         count = len(np.unique(labels[labels >= 0]))
         why, note = "", ALBUMS.format(count=count)
     scores = Scores(calibration, random_pairs, why, note if calibration is not None or albums else "")
-    document = {
-        "calibration": None if calibration is None else calibration.to_json(),
-        "background": None if random_pairs is None else asdict(random_pairs),
-        "why": why,
-        "note": scores.note,
-        "queries": len(queries),
-        "gallery": len(vectors),
-    }
+    document = {"why": why, "note": scores.note, "queries": len(queries), "gallery": len(vectors)}
+    document["calibration"] = None if calibration is None else calibration.to_json()
+    document["background"] = None if random_pairs is None else asdict(random_pairs)
     write_document(folder.parents[1], document_name(int(folder.name)), document)
     if why:
         say(f"No probabilities: {why}.", verbose=True)
@@ -90,13 +86,9 @@ def read(folder: Path) -> Scores:
     document: dict[str, Any] | None = read_document(folder.parents[1], document_name(int(folder.name)))
     if document is None:
         return Scores(None, None, "this index has not been calibrated")
-    calibration, background = document.get("calibration"), document.get("background")
-    return Scores(
-        Calibration.from_json(calibration) if calibration else None,
-        RandomPairScores(**background) if background else None,
-        document.get("why", ""),
-        document.get("note", ""),
-    )
+    calibration = Calibration.from_json(document["calibration"]) if document.get("calibration") else None
+    background = RandomPairScores(**document["background"]) if document.get("background") else None
+    return Scores(calibration, background, document.get("why", ""), document.get("note", ""))
 
 
 def document_name(number: int) -> str:
@@ -122,19 +114,15 @@ def _sample(store: Store, seen: frozenset[str] | None) -> tuple[np.ndarray, np.n
     labels: list[str | None] = []
     contents: list[str] = []
     unseen: list[bool] = []
-    position = 0
-    for part in store.scan(vectors=True):
-        for record in part:
-            position += 1
-            if record.vector is not None and position <= total and sampled[position - 1]:
-                label = record.payload.get("label")
-                rows.append(record.vector)
-                labels.append(label if isinstance(label, str) else None)
-                contents.append(str(record.payload.get("content_id", record.id)))
-                if seen is None:
-                    unseen.append(record.payload.get("split") != "train")
-                else:
-                    unseen.append(training_overlap.image_key(record.id, record.payload.get("_size")) not in seen)
+    for record in itertools.compress((record for part in store.scan(vectors=True) for record in part), sampled):
+        label = record.payload.get("label")
+        rows.append(record.vector)  # type: ignore[arg-type]
+        labels.append(label if isinstance(label, str) else None)
+        contents.append(str(record.payload.get("content_id", record.id)))
+        if seen is None:
+            unseen.append(record.payload.get("split") != "train")
+        else:
+            unseen.append(training_overlap.image_key(record.id, record.payload.get("_size")) not in seen)
     held_out, codes = np.array(unseen, dtype=bool), _codes(contents)
     held_out &= ~np.isin(codes, codes[~held_out])  # copies of training images were seen too
     return np.stack(rows), _codes(labels), codes, held_out

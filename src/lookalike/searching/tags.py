@@ -7,7 +7,7 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
-from lookalike.core.database import FILE, Database
+from lookalike.core.database import FILE, Database, marks
 from lookalike.core.errors import LookalikeError
 from lookalike.store import ROW_ID, Condition
 
@@ -41,11 +41,9 @@ class Tags:
             self.column += "_"
 
     def _rows(self, query: str, values: Sequence[str] = ()) -> list[tuple[str, ...]]:
-        if self._database is None:
-            if not (self.folder / FILE).exists():
-                return []
+        if self._database is None and (self.folder / FILE).exists():
             self._database = Database(self.folder / FILE)
-        return self._database.fetch(query, values, optional=True)
+        return [] if self._database is None else self._database.fetch(query, values, optional=True)
 
     def close(self) -> None:
         """Close the database."""
@@ -69,8 +67,8 @@ class Tags:
     def ids(self, condition: Condition) -> list[str]:
         """Return the rows whose tags have one of a condition's values, whether it is negated or not."""
         tags = [tag for tag in self.names if Condition("", condition.values, condition.prefix).matches(tag)]
-        marks = ",".join("?" * len(tags))
-        return [name for (name,) in self._rows(f"SELECT DISTINCT id FROM tag WHERE tag IN ({marks}) ORDER BY id", tags)]
+        query = f"SELECT DISTINCT id FROM tag WHERE tag IN ({marks(tags)}) ORDER BY id"
+        return [name for (name,) in self._rows(query, tags)]
 
     def resolve(self, where: Iterable[Condition]) -> list[Condition]:
         """Return conditions that a store understands: those on tags become conditions on row ids."""

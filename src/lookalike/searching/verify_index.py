@@ -76,9 +76,9 @@ def verify(*, index: str | Path | None = None, progress: bool = True) -> Verific
     if index is not None and (Run.is_run(index) or (Path(index) / "config.json").is_file()):
         return _verify_run(Path(index)) if Run.is_run(index) else _verify_model(Path(index))
     path = find_index(index)
-    with contextlib.closing(Database(path / FILE)) as database, database.errors():
-        lines = [line for (line,) in database.connection.execute("PRAGMA integrity_check(10)")]
-        documents = [name for (name,) in database.connection.execute("SELECT name FROM document")]
+    with contextlib.closing(Database(path / FILE)) as database:
+        lines = [line for (line,) in database.fetch("PRAGMA integrity_check(10)")]
+        documents = [name for (name,) in database.fetch("SELECT name FROM document")]
     result = Verification(path.name, [] if lines == ["ok"] else [f"The database is damaged: {'; '.join(lines)}."])
     for name in documents:  # a damaged one raises
         read_document(path, name)
@@ -131,14 +131,12 @@ def _check_generation(path: Path, generation: Generation, result: Verification, 
         if isinstance(store, LocalStore):
             result.problems += store.verify()
         if generation.complete and store.count() != generation.images:
-            result.problems.append(
-                f"Generation {generation.number} holds {store.count():,} of {generation.images:,} images."
-            )
+            result.problems.append(f"Generation {number} holds {store.count():,} of {generation.images:,} images.")
         recall = sample_recall(store)
         if live:
             result.images, result.recall = store.count(), recall
         if recall is not None and recall < MIN_RECALL:
-            result.problems.append(f"The graph of generation {generation.number} has a recall of only {recall:.3f}.")
+            result.problems.append(f"The graph of generation {number} has a recall of only {recall:.3f}.")
 
 
 def sample_recall(store: Store) -> float | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,9 +160,17 @@ def open_writer(
         elif live is not None and explicit:
             raise wrong_model(live.model, ModelInfo(name=name, fingerprint=embedder.fingerprint()))
         sibling = before or live
-        generation = _new_generation(manifest, embedder, name, store or (sibling.store if sibling else DEFAULT_STORE))
+        generation = Generation(
+            number=1 + max((g.number for g in manifest.generations), default=0),
+            model=ModelInfo(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent),
+            preprocess=embedder.preprocess.to_json(), decoder=DECODER, dim=embedder.dim,
+            supports_text=bool(getattr(embedder, "supports_text", False)),
+            store=store or (sibling.store if sibling else DEFAULT_STORE),
+            created=manifests.now(), updated=manifests.now(),
+        )  # fmt: skip
         if dry_run:
-            yield Writer(path, manifest, generation, _EmptyStore(generation.dim))  # type: ignore[arg-type]
+            empty: Any = SimpleNamespace(dim=generation.dim, scan=tuple, count=int)
+            yield Writer(path, manifest, generation, empty)
             return
         _create(path, manifest, generation, embedder)
     elif store is not None and store != generation.store:
@@ -187,23 +196,6 @@ def _manifest(path: Path, source: Path) -> Manifest:
     return manifest
 
 
-def _new_generation(manifest: Manifest, embedder: Embedder, name: str, store: str) -> Generation:
-    from lookalike.data.decoding import DECODER
-
-    info = ModelInfo(name=name, fingerprint=embedder.fingerprint(), parent=embedder.parent)
-    return Generation(
-        number=1 + max((g.number for g in manifest.generations), default=0),
-        model=info,
-        preprocess=embedder.preprocess.to_json(),
-        decoder=DECODER,
-        dim=embedder.dim,
-        supports_text=bool(getattr(embedder, "supports_text", False)),
-        store=store,
-        created=manifests.now(),
-        updated=manifests.now(),
-    )
-
-
 def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Embedder) -> None:
     """Create the model's copy and an empty store, then the manifest that names them."""
     folders.private_folder(path)
@@ -215,16 +207,3 @@ def _create(path: Path, manifest: Manifest, generation: Generation, embedder: Em
     if len(manifest.generations) == 1:
         manifest.live = generation.number
     manifest.write(path)
-
-
-class _EmptyStore:
-    """The store of an index that a dry run does not create."""
-
-    def __init__(self, dim: int) -> None:
-        self.dim = dim
-
-    def scan(self) -> Iterator[list[Record]]:
-        return iter(())
-
-    def count(self) -> int:
-        return 0

@@ -6,23 +6,9 @@ from lookalike.store.protocol import ROW_ID, Condition, Damaged, Hit, Neighbors,
 from lookalike.store.registry import create_store, remove_store, row_bytes, store_class, store_name, stores
 
 __all__ = [
-    "ROW_ID",
-    "Condition",
-    "Damaged",
-    "Hit",
-    "Neighbors",
-    "Record",
-    "Store",
-    "Value",
-    "Where",
-    "create_store",
-    "direction",
-    "remove_store",
-    "row_bytes",
-    "store_class",
-    "store_name",
-    "stores",
-]
+    "ROW_ID", "Condition", "Damaged", "Hit", "Neighbors", "Record", "Store", "Value", "Where", "create_store",
+    "direction", "remove_store", "row_bytes", "store_class", "store_name", "stores",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -154,9 +154,7 @@ class Graph:
         info, count = self.info, len(queries)
         selected = info.rows if rows is None else len(rows)
         width = math.ceil(max(self.width, 1.5 * k) / max(selected / info.rows, 1e-6))
-        searching = (
-            (info.base_seconds + info.candidate_seconds * width) * count / (min(threads(), count) if count > 1 else 1)
-        )
+        searching = (info.base_seconds + info.candidate_seconds * width) * count / min(threads(), max(count, 1))
         comparing = min(self._scan_seconds(count, selected), count * self._pass_seconds(selected))
         if exact or (rows is not None and width > info.max_width) or searching > comparing:
             return self._compare(queries, k, vectors, rows)
@@ -180,9 +178,8 @@ class Graph:
         codes = quantize(queries, self.info.scale)
         matches = self._search(codes, count=count, exact=False, threads=1 if len(codes) == 1 else threads())
         keys, counts = matches[0].view(np.int64), matches[2]
-        return (
-            keys if min(counts.tolist(), default=0) == count else np.where(np.arange(count) < counts[:, None], keys, -1)
-        )
+        whole = min(counts.tolist(), default=0) == count
+        return keys if whole else np.where(np.arange(count) < counts[:, None], keys, -1)
 
     def _scan_seconds(self, count: int, selected: int) -> float:
         """Seconds that comparing float32 vectors with selected rows is expected to take."""
@@ -247,12 +244,8 @@ class Graph:
             products[part] = np.asarray(numkong.dots_packed(copies, packed)).astype(np.float32) @ weights
 
         starts = range(0, len(products), COMPARED)
-        if len(starts) < 3:
-            for start in starts:
-                compare(start)
-        else:
-            with ThreadPoolExecutor(threads()) as pool:
-                list(pool.map(compare, starts))
+        with ThreadPoolExecutor(threads()) as pool:  # its threads begin with the first call
+            list((map if len(starts) < 3 else pool.map)(compare, starts))
         return products if few is not None or slots is None else products[slots]
 
 
@@ -363,16 +356,11 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
         if all(f is None or np.allclose(f[1], s, atol=1e-5) for (_, f), s in zip(passes, best[:, :K], strict=False)):
             first_pass = float(np.median([seconds + scan * (first is None) for seconds, first in passes]))
     return replace(
-        graph.info,
-        width=math.ceil(MARGIN * width),
-        recall=recall,
-        max_width=max_width,
-        scan_seconds=scan / len(rows),
-        batch_fraction=min(batch / len(queries) / scan, 1.0),
-        pass_seconds=first_pass,
-        base_seconds=narrow,
+        graph.info, width=math.ceil(MARGIN * width), recall=recall, max_width=max_width,
+        scan_seconds=scan / len(rows), batch_fraction=min(batch / len(queries) / scan, 1.0),
+        pass_seconds=first_pass, base_seconds=narrow,
         candidate_seconds=max((wide - narrow) / (WIDTHS[-1] - WIDTHS[0]), 1e-9),
-    )
+    )  # fmt: skip
 
 
 def _recall(candidates: Rows, truth: Rows) -> float:

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,23 +27,13 @@ from lookalike.core import folders
 from lookalike.core.database import FILE, Database
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import disk_errors, hash_file, sync_folder
-from lookalike.core.locks import hold
+from lookalike.core.locks import Locked, hold
 from lookalike.core.progress import warn
+from lookalike.store import protocol
 from lookalike.store.graph import Graph, GraphInfo
 from lookalike.store.local_graph import CHANGED, GraphLoader
 from lookalike.store.local_rows import SCHEMA, RowTables, decode
-from lookalike.store.protocol import (
-    Damaged,
-    Neighbors,
-    Payload,
-    Queries,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    unit_rows,
-)
+from lookalike.store.protocol import Damaged, Neighbors, Payload, Queries, Record, Rows, Vectors, Where
 from lookalike.store.scan import merge_neighbors, nearest
 
 FRESH = 1_000_000  # nanoseconds
@@ -71,9 +61,12 @@ class State:
     def line(self) -> tuple[int, int, int, int, str | None]:
         return (self.version, self.base, self.rows, self.removed, self.text)
 
+    def positions(self) -> Rows:
+        """Return the positions of the rows that are not deleted."""
+        return np.arange(len(self.vectors)) if self.live is None else np.flatnonzero(self.live)
 
-@dataclass(frozen=True)
-class Selection:
+
+class Selection(NamedTuple):
     """Rows that meet a filter, as a mask and as positions."""
 
     mask: NDArray[np.bool_]
@@ -126,7 +119,7 @@ class LocalStore(Queries):
             self.dim = int(line[0])
             if write:
                 self._drop_lost_rows()
-                self.remove_old_files("vectors-*.f32", "graph-*", ".graph-*.part")
+                self._remove_old_files()
             self.state()
             self._held = held.pop_all()
 
@@ -155,8 +148,6 @@ class LocalStore(Queries):
             database = Database(file, write=True, schema=SCHEMA)
             with contextlib.closing(database), database.transaction() as connection:
                 RowTables(number).drop(connection)
-
-    # -- state -----------------------------------------------------------------------------------------------
 
     def state(self) -> State:
         """Return what the store holds now; one statement tells whether it is what is known already.
@@ -250,16 +241,21 @@ class LocalStore(Queries):
         with self._read() as (connection, state):
             return state, self._select(connection, state, where)
 
-    def remove_old_files(self, *patterns: str) -> None:
-        """Delete what compactions, rebuilt graphs and kills have left; only the writer may delete vectors."""
+    def _remove_old_files(self) -> None:
+        """Delete what compactions and kills have left; only the writer may, and no graph that is being built."""
+        self.remove_files("vectors-*.f32")
+        with contextlib.suppress(Locked), hold(self.place / ".graph", "graph"):
+            self.remove_files("graph-*", ".graph-*.part")
+
+    def remove_files(self, *patterns: str) -> None:
+        """Delete the files of vectors or graphs that are not in use."""
+        self._checked_at = (0, 0)  # another process may have committed a graph a moment ago
         state = self.state()
         keep = {f"vectors-{state.version}.f32", state.graph.file if state.graph else ""}
         for file in (file for pattern in patterns for file in self.place.glob(pattern)):
             if file.name not in keep:
                 with contextlib.suppress(OSError):  # Windows keeps mapped files
                     file.unlink()
-
-    # -- writing ---------------------------------------------------------------------------------------------
 
     def _drop_lost_rows(self) -> None:
         """Delete the rows whose vectors a damaged file no longer has."""
@@ -283,7 +279,7 @@ class LocalStore(Queries):
             connection.execute(self.tables.sql("INSERT INTO blocks_$ VALUES (?, ?, ?)"), block)
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
-        names, matrix, lines = checked(ids, vectors, payloads, self.dim)
+        names, matrix, lines = protocol.checked(ids, vectors, payloads, self.dim)
         if not names:
             return
         with self._writing, self.database.transaction() as connection:
@@ -325,8 +321,8 @@ class LocalStore(Queries):
 
     def _compact(self, state: State) -> None:
         """Write the rows that are left to a new file, under new numbers, and switch to it in one transaction."""
-        rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
-        path, blocks = self.place / f"vectors-{state.version + 1}.f32", []
+        rows, blocks = state.positions(), []
+        path = self.place / f"vectors-{state.version + 1}.f32"
         path.unlink(missing_ok=True)
         with disk_errors(path):
             path.touch(mode=0o600)
@@ -341,7 +337,7 @@ class LocalStore(Queries):
                 "UPDATE store SET version = ?, base = ?, rows = ?, removed = 0, graph = NULL WHERE number = ?",
                 (state.version + 1, state.rows, state.rows + len(rows), self.tables.number),
             )
-        self.remove_old_files("vectors-*.f32", "graph-*")
+        self._remove_old_files()
 
     def verify(self) -> list[str]:
         """Compare vectors, rows and graph with the hashes of when they were written, waiting for the graph.
@@ -353,8 +349,7 @@ class LocalStore(Queries):
         with self.database.snapshot() as connection:
             state = self._snapshot(connection)
             blocks = connection.execute(self.tables.sql(BLOCKS)).fetchall()
-            rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
-            if damage := self.tables.damage(connection, rows + state.base, state.removed):
+            if damage := self.tables.damage(connection, state.positions() + state.base, state.removed):
                 problems.append(f"{damage} in `{self.database.path}`.")
         for start, stop, expected in ((a - state.base, b - state.base, h) for a, b, h in blocks):
             if start != end or _block_hash(state.vectors[start:stop]) != expected:
@@ -374,8 +369,6 @@ class LocalStore(Queries):
         self._held.close()
         self._checked_at = (0, 0)
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def load_graph(self) -> Graph | None:
         """Return the graph, waiting until it is checked; ``None`` if there is none."""
         return self._graphs.wait()
@@ -384,21 +377,21 @@ class LocalStore(Queries):
         with self._read() as (connection, state):
             lines = self.tables.lines_of(connection, ids)
             records = {line[1]: _record(line, state if vectors else None) for line in lines}
-        return [records.get(name) for name in ids]
+        return list(map(records.get, ids))
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone; one statement fetches them all."""
         with self._read() as (connection, state):
             lines = self.tables.lines(connection, rows)
             records = {line[0]: _record(line, state if vectors else None) for line in lines}
-        return [records.get(number) for number in rows.tolist()]
+        return list(map(records.get, rows.tolist()))
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
 
         The rows are compared one by one, or the graph proposes candidates, whichever costs less for this filter.
         """
-        return self._neighbors(unit_rows(queries, self.dim), k, *self._selected(where), exact)
+        return self._neighbors(protocol.unit_rows(queries, self.dim), k, *self._selected(where), exact)
 
     def _search_payloads(
         self, queries: Vectors, k: int, where: Where, exact: bool
@@ -409,16 +402,15 @@ class LocalStore(Queries):
         if len(lines) < len(rows):  # deleted or renumbered since: once more, in one transaction
             with self._read() as (connection, state):
                 selection = self._select(connection, state, where)
-                near = self._neighbors(unit_rows(queries, self.dim), k, state, selection, exact)
+                near = self._neighbors(protocol.unit_rows(queries, self.dim), k, state, selection, exact)
                 lines = self.tables.lines(connection, near.rows.ravel()).fetchall()
         return near, {row: (name, decode(text)) for row, name, text in lines}
 
     def _neighbors(self, queries: Vectors, k: int, state: State, selection: Selection | None, exact: bool) -> Neighbors:
         rows, scores = self._nearest(queries, k, state, selection, exact)
-        if rows.shape[1] < k:
-            missing = ((0, 0), (0, k - rows.shape[1]))
-            rows = np.pad(rows, missing, constant_values=-1)
-            scores = np.pad(scores, missing, constant_values=-np.inf)
+        if missing := k - rows.shape[1]:
+            rows = np.pad(rows, ((0, 0), (0, missing)), constant_values=-1)
+            scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
         return Neighbors(np.where(rows >= 0, rows + state.base, -1) if state.base else rows, scores)
 
     def _nearest(

@@ -7,8 +7,6 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lookalike.core.database import Database
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_file
@@ -93,15 +91,14 @@ class GraphLoader:
         store = self._store
         number = 1 + max((int(file.name.split("-")[2]) for file in store.place.glob("graph-*-*")), default=0)
         path = store.place / f"graph-{state.version}-{number}"
-        rows = np.arange(len(state.vectors)) if state.live is None else np.flatnonzero(state.live)
-        info = build_graph(path, state.vectors, rows, state.removed)
+        info = build_graph(path, state.vectors, state.positions(), state.removed)
         self._loaded = (state.version, Graph(path, info, store.dim))
         with database.transaction() as connection:
             connection.execute(
                 "UPDATE store SET graph = ? WHERE number = ? AND version = ?",
                 (info.to_text(), store.tables.number, state.version),
             )
-        store.remove_old_files("graph-*")
+        store.remove_files("graph-*")
 
 
 def is_stale(state: State) -> bool:

@@ -63,8 +63,6 @@ class RowTables:
         for name in TABLES:
             connection.execute(f"DROP TABLE IF EXISTS {name}_{self.number}")
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
     def insert(
         self, connection: sqlite3.Connection, first: int, ids: Sequence[str], payloads: Sequence[Payload]
     ) -> None:
@@ -83,7 +81,7 @@ class RowTables:
         """Delete rows by id; returns the number of deletions so far."""
         columns = dict(connection.execute("SELECT name, number FROM name"))
         for part in _chunks(list(dict.fromkeys(ids))):
-            lines = connection.execute(self.sql(f"{LINES} WHERE id IN ({marks(part)})"), part).fetchall()
+            lines = list(self.lines_of(connection, part))
             rows = [line[0] for line in lines]
             for table, terms in _terms(columns, rows, [decode(line[2]) for line in lines]).items():
                 connection.executemany(self.sql(f"DELETE FROM {table} WHERE (col, value, row) = (?, ?, ?)"), terms)
@@ -105,8 +103,6 @@ class RowTables:
             connection.execute(self.sql(f"DELETE FROM {table}"))
         connection.execute("DROP TABLE moved")
         connection.executemany(self.sql("INSERT INTO blocks_$ VALUES (?, ?, ?)"), blocks)
-
-    # -- reading ---------------------------------------------------------------------------------------------
 
     def lines(self, connection: sqlite3.Connection, rows: Rows | None = None) -> sqlite3.Cursor:
         """Return row number, id and payload of some rows, or of all, in ascending order."""
@@ -142,10 +138,8 @@ class RowTables:
         self, connection: sqlite3.Connection, column: str, limit: int, rows: Rows | None
     ) -> list[tuple[str, int]]:
         """Return the values of a column among all or some rows, with their counts, most frequent first."""
-        number, condition, values = self.column(connection, column), "", []
-        if rows is not None:
-            condition = f"AND row IN {LISTED}"
-            values = [orjson.dumps(rows.tolist()).decode()]
+        number, condition = self.column(connection, column), "" if rows is None else f"AND row IN {LISTED}"
+        values = [] if rows is None else [orjson.dumps(rows.tolist()).decode()]
         text = f"SELECT value, COUNT(*) FROM terms_$ WHERE col = ? AND value > '' {condition} GROUP BY value"
         return connection.execute(self.sql(f"{text} ORDER BY 2 DESC, 1 LIMIT ?"), (number, *values, limit)).fetchall()
 
@@ -168,10 +162,8 @@ class RowTables:
                 expected[table] += sum(map(_term_sum, set(terms)))
         if bad:
             return f"{bad:,} rows are damaged"
-        stored = {
-            table: sum(map(_term_sum, connection.execute(self.sql(f"SELECT col, value, row FROM {table}"))))
-            for table in expected
-        }
+        text = self.sql("SELECT col, value, row FROM ")
+        stored = {t: sum(map(_term_sum, connection.execute(text + self.sql(t)))) for t in expected}
         return "" if stored == expected else "The indexes of its columns are damaged"
 
 

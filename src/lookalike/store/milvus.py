@@ -21,18 +21,8 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
 from lookalike.store.graph import PROBES
 from lookalike.store.milvus_client import STRONG, Client, connected, parse_address
-from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, range_fields, to_key
-from lookalike.store.protocol import (
-    Neighbors,
-    Payload,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    point_id,
-    unit_rows,
-)
+from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, to_fields, to_key
+from lookalike.store.protocol import Neighbors, Payload, Record, Rows, Vectors, Where, checked, point_id, unit_rows
 from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors, nearest
 from lookalike.store.shards import ServerFacts, Shards
@@ -43,7 +33,7 @@ GRAPH_FROM = 1000  # rows; below, a server builds no graph and compares with all
 GROWTH = 0.1  # fraction of rows added or deleted after which the width is measured again
 DEFAULT_WIDTH = 128  # before the first measurement
 COMPARED = 20_000  # rows that a filter may leave to be fetched and compared here
-FILTERED = 4  # times as many candidates with a filter
+FILTERED, MAX_WIDTH = 4, 32_768  # times as many candidates with a filter at least, and what a server takes
 
 
 class Collection(ServerFacts):
@@ -65,10 +55,6 @@ class Collection(ServerFacts):
         self._page = min(PAGE, max(1, BYTES // (4 * self.dim)))
 
     @classmethod
-    def address(cls, text: str) -> str:
-        return str(parse_address(text))
-
-    @classmethod
     def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
         """Create a store on a server, or another collection beside one, with its connection and its lock.
 
@@ -80,7 +66,7 @@ class Collection(ServerFacts):
             client = held.enter_context(_connected(meta, beside))
             client.call("has_collection")  # a wrong password or database is reported now
             if beside is None:
-                held.enter_context(_lock(place))
+                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
             write_json(Path(place) / META, meta, private=True)
             client.make(dim)
             return cls(place, client, meta, held.pop_all())
@@ -90,7 +76,7 @@ class Collection(ServerFacts):
         meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
         with contextlib.ExitStack() as held:
             if write and beside is None:
-                held.enter_context(_lock(place))
+                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
             client = held.enter_context(_connected(meta, beside))
             client.ready(int(meta["dim"]))
             return cls(place, client, meta, held.pop_all())
@@ -101,13 +87,11 @@ class Collection(ServerFacts):
         with connected(parse_address(meta["address"]), meta["collection"]) as client:
             client.call("drop_collection")
 
-    # -- writing ---------------------------------------------------------------------------------------------
-
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
         self._record_list_lengths(lines)
         points = [
-            {KEY: point_id(name), VECTOR: row, **_to_keys(line), to_key("_id"): name}
+            {KEY: point_id(name), VECTOR: row, **to_fields(line), to_key("_id"): name}
             for name, row, line in zip(names, rows, lines, strict=True)
         ]
         for part in _parts(points, min(self._page, 1000)):
@@ -116,10 +100,9 @@ class Collection(ServerFacts):
     def _record_list_lengths(self, payloads: Sequence[Payload]) -> None:
         """Record how long the lists of a column are, before they are stored: filters name every position."""
         longest: dict[str, int] = dict(self._meta["lists"])
-        for line in payloads:
-            for name, value in line.items():
-                if isinstance(value, list):
-                    longest[name] = max(longest.get(name, 0), len(value))
+        for name, value in (item for line in payloads for item in line.items()):
+            if isinstance(value, list):
+                longest[name] = max(longest.get(name, 0), len(value))
         if longest != self._meta["lists"]:
             self._record(lists=longest)
 
@@ -140,18 +123,8 @@ class Collection(ServerFacts):
 
         return self._measured(rows, sample, GROWTH)
 
-    def close(self) -> None:
-        self._held.close()
-
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
-        fields = ["$meta", *([VECTOR] * vectors)]
-        records: dict[str, Record] = {}
-        for part in _parts([point_id(name) for name in dict.fromkeys(ids)], min(self._page, 1000)):
-            rows = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
-            records.update({record.id: record for record in map(_record, rows)})
-        return [records.get(name) for name in ids]
+        return self._fetch([point_id(name) for name in ids], vectors)
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
@@ -159,16 +132,17 @@ class Collection(ServerFacts):
         The server's graph loses hits under filters: rows are compared here if a filter leaves few enough of them.
         """
         unit = unit_rows(queries, self.dim)
-        if exact or k > PAGE or (where and self.width and self.count(where) <= COMPARED):
+        selected = self.count(where) if where and self.width else 0
+        if exact or k > PAGE or (where and self.width and selected <= COMPARED):
             return self._exact(unit, k, where)
-        width = max(self.width or DEFAULT_WIDTH, k) * (FILTERED if where else 1)
+        width = max(self.width or DEFAULT_WIDTH, k)
+        if where:  # the fewer rows are left, the more candidates lead to none of them
+            width = min(width * max(FILTERED, -(-2 * self._meta.get("measured", 0) // max(selected, 1))), MAX_WIDTH)
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         for start in range(0, len(unit), max(1, PAGE // k)):
             part = list(unit[start : start + max(1, PAGE // k)])
-            options: dict[str, Any] = {
-                "search_params": {"metric_type": "IP", "params": {"ef": width}},
-                "consistency_level": STRONG,
-            }
+            params = {"metric_type": "IP", "params": {"ef": width}}
+            options: dict[str, Any] = {"search_params": params, "consistency_level": STRONG}
             answers = self._client.call("search", part, filter=self._expression(where), limit=k, **options)
             for line, hits in enumerate(answers, start):
                 rows[line, : len(hits)] = self._number([str(hit["id"]) for hit in hits])
@@ -195,13 +169,15 @@ class Collection(ServerFacts):
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone."""
-        fields = ["$meta", *([VECTOR] * vectors)]
-        keys = [self._keys[row] for row in rows.tolist()]
-        by_key: dict[str, Record] = {}
-        for part in _parts(keys, min(self._page, 1000)):
-            result = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
-            by_key.update({row[KEY]: _record(row) for row in result})
-        return [by_key.get(key) for key in keys]
+        return self._fetch([self._keys[row] for row in rows.tolist()], vectors)
+
+    def _fetch(self, keys: list[str], vectors: bool) -> list[Record | None]:
+        records: dict[str, Record] = {}
+        for part in _parts(list(dict.fromkeys(keys)), min(self._page, 1000)):
+            fields = ["$meta", *([VECTOR] * vectors)]
+            rows = self._client.query(f"{KEY} in {list_literal(part)}", fields, len(part))
+            records.update({row[KEY]: _record(row) for row in rows})
+        return list(map(records.get, keys))
 
     def _expression(self, where: Where) -> str:
         return filter_expression(where, self._meta["lists"])
@@ -233,9 +209,8 @@ class Collection(ServerFacts):
             for row in rows:
                 value = row.get(key)
                 counts.update(set(value) if isinstance(value, list) else [value] if isinstance(value, str) else [])
-        return sorted(((value, n) for value, n in counts.items() if value), key=lambda pair: (-pair[1], pair[0]))[
-            :limit
-        ]
+        del counts[""]
+        return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:limit]
 
     def count(self, where: Where = ()) -> int:
         return int(self._client.query(self._expression(where), ["count(*)"])[0]["count(*)"])
@@ -244,7 +219,7 @@ class Collection(ServerFacts):
 class MilvusStore(Shards):
     """A store on a Milvus server; see :class:`Shards`."""
 
-    collection, example = Collection, "milvus://HOST:19530"
+    collection, parse, example = Collection, staticmethod(parse_address), "milvus://HOST:19530"
 
 
 def _connected(meta: dict[str, Any], beside: Collection | None) -> contextlib.AbstractContextManager[Client]:
@@ -256,23 +231,7 @@ def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:
         yield values[start : start + size]
 
 
-def _to_keys(payload: Payload) -> dict[str, Any]:
-    fields: dict[str, Any] = {to_key(name): value for name, value in payload.items() if value is not None}
-    for name, value in payload.items():
-        if not name.startswith("_"):
-            fields |= range_fields(name, value)
-    return fields
-
-
-def _payload(row: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
-    return payload.pop("_id"), payload
-
-
 def _record(row: dict[str, Any]) -> Record:
-    name, payload = _payload(row)
-    return Record(name, payload, np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None)
-
-
-def _lock(place: str) -> contextlib.AbstractContextManager[None]:
-    return hold(Path(place) / ".lock", f"The store `{place}`")
+    payload = {from_key(k): v for k, v in row.items() if k not in (KEY, VECTOR) and k[:2] != "n_" and v is not None}
+    vector = np.array(row[VECTOR], dtype=np.float32) if VECTOR in row else None
+    return Record(payload.pop("_id"), payload, vector)

@@ -134,9 +134,8 @@ class Client:
 
     def query(self, expression: str, fields: list[str], limit: int | None = None) -> list[dict[str, Any]]:
         """Return rows that meet a filter, or their number (the field ``count(*)``)."""
-        options: dict[str, Any] = {"output_fields": fields, "consistency_level": STRONG} | (
-            {"limit": limit} if limit else {}
-        )
+        options: dict[str, Any] = {"output_fields": fields, "consistency_level": STRONG}
+        options |= {"limit": limit} if limit else {}
         rows: list[dict[str, Any]] = self.call("query", expression, **options)
         return rows
 
@@ -167,14 +166,8 @@ def connected(address: Address, name: str, beside: Client | None = None) -> Iter
     for logger in ("pymilvus", "pymilvus.milvus_client"):  # pymilvus prints every error before raising it
         logging.getLogger(logger).setLevel(logging.CRITICAL)
     with explained(address, name):
-        client = MilvusClient(
-            address.uri,
-            token=os.environ.get(TOKEN, ""),
-            db_name=address.database,
-            timeout=CONNECT,
-            dedicated=True,
-            grpc_options=RECONNECT,
-        )
+        options = {"timeout": CONNECT, "dedicated": True, "grpc_options": RECONNECT}
+        client = MilvusClient(address.uri, token=os.environ.get(TOKEN, ""), db_name=address.database, **options)
     try:
         yield Client(address, name, client)
     finally:
@@ -209,29 +202,22 @@ def _known_error(address: Address, name: str, error: BaseException) -> Lookalike
     """The meaning of an error, by the status of its root cause, else by the server's message."""
     import grpc
 
-    server, text = address.server, str(error)
+    text, code = str(error), grpc.StatusCode
     status = next((root.code() for root in _chain(error) if isinstance(root, grpc.RpcError)), None)
-    if status in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-        return LookalikeError(
-            f"The Milvus server at {server} rejects the user or the password: set {TOKEN}=USER:PASSWORD."
-        )
-    if status in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNIMPLEMENTED):
-        return Unavailable(f"No Milvus server answers at {server}: start it, or check the address.")
-    if "not found" in text and "database" in text:
-        return LookalikeError(f"The Milvus server at {server} has no database `{address.database}`: create it first.")
-    if getattr(error, "code", None) == NO_COLLECTION:
-        return LookalikeError(
-            f"The Milvus server at {server} no longer has the collection `{name}`: purge the index and make it "
-            "again, or restore a backup."
-        )
-    if "exceeds max length" in text or "larger than max" in text:
-        return LookalikeError(
-            "The columns of an image exceed what Milvus stores per row (64 kB): leave out the longest column of the "
-            "table."
-        )
-    if "quota exceeded" in text or "deny to write" in text:
-        return LookalikeError(
-            f"The Milvus server at {server} has no space left; stored images are safe. Give it more memory or disk, "
-            "and run the command again."
-        )
-    return None
+    at = f"The Milvus server at {address.server}"
+    meanings: list[tuple[bool, type[LookalikeError], str]] = [
+        (status in (code.UNAUTHENTICATED, code.PERMISSION_DENIED), LookalikeError,
+         f"{at} rejects the user or the password: set {TOKEN}=USER:PASSWORD."),
+        (status in (code.UNAVAILABLE, code.DEADLINE_EXCEEDED, code.UNIMPLEMENTED), Unavailable,
+         f"No Milvus server answers at {address.server}: start it, or check the address."),
+        ("not found" in text and "database" in text, LookalikeError,
+         f"{at} has no database `{address.database}`: create it first."),
+        (getattr(error, "code", None) == NO_COLLECTION, LookalikeError,
+         f"{at} no longer has the collection `{name}`: purge the index and make it again, or restore a backup."),
+        ("exceeds max length" in text or "larger than max" in text, LookalikeError,
+         "The columns of an image exceed what Milvus stores per row (64 kB): leave out the longest column of the "
+         "table."),
+        ("quota exceeded" in text or "deny to write" in text, LookalikeError,
+         f"{at} has no space left; stored images are safe. Give it more memory or disk, and run the command again."),
+    ]  # fmt: skip
+    return next((kind(meaning) for applies, kind, meaning in meanings if applies), None)

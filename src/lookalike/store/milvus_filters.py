@@ -6,8 +6,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from lookalike.store.protocol import ROW_ID, Condition, Where, is_text, point_id, points_of, prefix_end
+from lookalike.store.protocol import ROW_ID, Condition, Payload, Where, is_text, point_id, points_of, prefix_end
 
 KEY, VECTOR = "pk", "vector"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9_]{1,60}")
@@ -35,21 +36,21 @@ def from_key(key: str) -> str:
     return name if kind == "c_" else bytes.fromhex(name).decode("utf-8", "surrogatepass")
 
 
-def range_fields(column: str, value: object) -> dict[str, float | list[float]]:
-    """Return the fields that ranges compare: the numbers and the dates (seconds) of a value, if it has any.
+def to_fields(payload: Payload) -> dict[str, Any]:
+    """Return the fields of a payload: its columns, and what ranges compare: their numbers and dates (seconds).
 
     Example:
-        >>> range_fields("width", "1200")
-        {'n_number_width': 1200.0}
+        >>> to_fields({"width": "1200"})
+        {'c_width': '1200', 'n_number_width': 1200.0}
     """
-    fields: dict[str, float | list[float]] = {}
-    for kind, point in points_of(value):
-        key = f"n_{kind}_{to_key(column)[2:]}"
-        if isinstance(value, list):
-            fields.setdefault(key, [])
-            fields[key].append(point)  # type: ignore[union-attr]
-        else:
-            fields[key] = point
+    fields: dict[str, Any] = {to_key(name): value for name, value in payload.items() if value is not None}
+    for name, value in payload.items():
+        for kind, point in () if name.startswith("_") else points_of(value):
+            key = f"n_{kind}_{to_key(name)[2:]}"
+            if isinstance(value, list):
+                fields.setdefault(key, []).append(point)
+            else:
+                fields[key] = point
     return fields
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import secrets
 import struct
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -23,23 +25,9 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import Locked, hold
+from lookalike.store import protocol
 from lookalike.store.graph import NEAR_FRACTION, PROBES
-from lookalike.store.protocol import (
-    ROW_ID,
-    Condition,
-    Neighbors,
-    Payload,
-    Record,
-    Rows,
-    Vectors,
-    Where,
-    checked,
-    is_text,
-    point_id,
-    points_of,
-    prefix_end,
-    unit_rows,
-)
+from lookalike.store.protocol import ROW_ID, Condition, Neighbors, Payload, Record, Rows, Vectors, Where
 from lookalike.store.registry import META
 from lookalike.store.shards import ServerFacts, Shards
 
@@ -49,6 +37,9 @@ MAX_WIDTH = 1000  # of pgvector
 DIMENSIONS = 2000  # of pgvector's graph of float32 vectors; half precision up to twice as many
 DEFAULT_WIDTH = 100
 COMPARED = 3000  # selected rows that are compared rather than searched by the graph
+REFUSALS = ("DiskFull", "InsufficientPrivilege", "FeatureNotSupported", "UndefinedFile")
+MAX_MEMORY = 2000  # megabytes of the server for building the graph; beyond, it takes longer
+COUNTED = 60.0  # seconds for which a filter's count decides on the plan
 HEAD = 256  # bytes of a text that are indexed
 PARAMETERS = {"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout"}
 
@@ -178,12 +169,7 @@ class Connections:
             raise LookalikeError(
                 f"The tables of this index are no longer at {server}: purge the index and make it again."
             ) from error
-        except (
-            pg.errors.DiskFull,
-            pg.errors.InsufficientPrivilege,
-            pg.errors.FeatureNotSupported,
-            pg.errors.UndefinedFile,
-        ) as error:
+        except tuple(getattr(pg.errors, name) for name in REFUSALS) as error:
             raise LookalikeError(f"PostgreSQL at {server} refuses: {str(error).splitlines()[0]}.") from error
         except pg.OperationalError as error:
             lines = str(error).strip().splitlines() or ["no answer"]
@@ -207,13 +193,10 @@ class Tables(ServerFacts):
         self._connections, self._meta, self._held = connections, meta, held
         self._table = str(meta["table"])
         self._writing = threading.RLock()
+        self._counts: dict[Where, tuple[int, float]] = {}
         half = f"halfvec({self.dim})" if self.dim > DIMENSIONS else ""
         self._graph = f"((vector::{half}) halfvec_ip_ops)" if half else "(vector vector_ip_ops)"
         self._order = f"(vector::{half}) <#> %s::{half}" if half else "vector <#> %s"
-
-    @classmethod
-    def address(cls, text: str) -> str:
-        return parse_address(text)
 
     @classmethod
     def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
@@ -259,13 +242,17 @@ class Tables(ServerFacts):
         """A statement with this store's tables: `$rows`, `$texts`, `$numbers`."""
         return text.replace("$rows", self._table).replace("$", f"{self._table}_")
 
-    # -- writing ---------------------------------------------------------------------------------------------
+    def _all(self, text: str, *values: Any) -> list[tuple[Any, ...]]:
+        """All rows of a query."""
+        with self._connections.use() as cursor:
+            rows: list[tuple[Any, ...]] = cursor.execute(self._sql(text), values).fetchall()
+            return rows
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
-        names, matrix, lines = checked(ids, vectors, payloads, self.dim)
+        names, matrix, lines = protocol.checked(ids, vectors, payloads, self.dim)
         if not names:
             return
-        keys = [point_id(name) for name in names]
+        keys = [protocol.point_id(name) for name in names]
         with self._writing, self._connections.use() as cursor:
             self._delete(cursor, keys)
             take = self._sql("SELECT nextval(pg_get_serial_sequence('$rows', 'row')) FROM generate_series(1, %s)")
@@ -283,9 +270,10 @@ class Tables(ServerFacts):
     def delete(self, ids: Sequence[str]) -> None:
         if len(ids):
             with self._writing, self._connections.use() as cursor:
-                self._delete(cursor, [point_id(name) for name in ids])
+                self._delete(cursor, [protocol.point_id(name) for name in ids])
 
     def _delete(self, cursor: Any, keys: list[str]) -> None:
+        self._counts.clear()
         text = "DELETE FROM $rows WHERE key = ANY(%s::uuid[]) RETURNING row"
         gone = [row for (row,) in cursor.execute(self._sql(text), (keys,)).fetchall()]
         if gone:
@@ -300,7 +288,8 @@ class Tables(ServerFacts):
         rows = self.count()
         with self._writing, self._connections.use() as cursor:
             if rows >= GRAPH_ROWS and self.dim <= 2 * DIMENSIONS and not self._has_graph(cursor):
-                cursor.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{400 + rows * 6 // 1000}MB",))
+                memory = min(400 + rows * 6 // 1000, MAX_MEMORY)
+                cursor.execute("SELECT set_config('maintenance_work_mem', %s, true)", (f"{memory}MB",))
                 cursor.execute(self._sql(f"CREATE INDEX ON $rows USING hnsw {self._graph}"))
         with self._connections.use() as cursor:
             for table in ("$rows", "$texts", "$numbers"):
@@ -309,9 +298,8 @@ class Tables(ServerFacts):
 
         def sample() -> Vectors:
             """Rows by the order of their keys, which are hashes: at random."""
-            with self._connections.use() as cursor:
-                text = self._sql(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
-                return np.stack([_from_bytes(data) for (data,) in cursor.execute(text).fetchall()])
+            lines = self._all(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
+            return np.stack([_from_bytes(data) for (data,) in lines])
 
         return self._measured(rows, sample if graph else None, GROWTH)
 
@@ -319,27 +307,18 @@ class Tables(ServerFacts):
         text = "SELECT 1 FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%USING hnsw%%'"
         return cursor.execute(text, (self._table,)).fetchone() is not None
 
-    def close(self) -> None:
-        self._held.close()
-
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def get(self, ids: Sequence[str], *, vectors: bool = False) -> list[Record | None]:
-        keys = [point_id(name) for name in ids]
         text = f"SELECT payload{', vector' * vectors} FROM $rows WHERE key = ANY(%s::uuid[])"
-        with self._connections.use() as cursor:
-            records = [_record(*line) for line in cursor.execute(self._sql(text), (keys,)).fetchall()]
-        by_id = {record.id: record for record in records}
-        return [by_id.get(name) for name in ids]
+        lines = self._all(text, [protocol.point_id(name) for name in ids])
+        by_id = {record.id: record for record in (_record(*line) for line in lines)}
+        return list(map(by_id.get, ids))
 
     def records(self, rows: Rows, *, vectors: bool = False) -> list[Record | None]:
         """Return rows by number, ``None`` for those that are gone."""
         numbers = np.asarray(rows).tolist()
-        text = f"SELECT row, payload{', vector' * vectors} FROM $rows WHERE row = ANY(%s)"
-        with self._connections.use() as cursor:
-            lines = cursor.execute(self._sql(text), (numbers,)).fetchall()
+        lines = self._all(f"SELECT row, payload{', vector' * vectors} FROM $rows WHERE row = ANY(%s)", numbers)
         by_row = {row: _record(*line) for row, *line in lines}
-        return [by_row.get(number) for number in numbers]
+        return list(map(by_row.get, numbers))
 
     def search(self, queries: Vectors, k: int, *, where: Where = (), exact: bool = False) -> Neighbors:
         """Return row numbers and scores of the k nearest rows; see :class:`Store`.
@@ -347,16 +326,14 @@ class Tables(ServerFacts):
         Under a filter the graph's candidates are filtered. Where too few of the nearest remain, the server compares
         the query with all selected rows: what a graph finds far away from a query is not complete.
         """
-        unit = unit_rows(queries, self.dim)
+        unit = protocol.unit_rows(queries, self.dim)
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         condition, values = self._condition(where)
         width = max(self.width or DEFAULT_WIDTH, -(-3 * k // 2))
         compare = exact or self.width is None or width > MAX_WIDTH or not len(unit)
         if where and not compare:
-            with self._connections.use() as cursor:
-                count = "SELECT count(*), (SELECT count(*) FROM $rows) FROM $rows t WHERE "
-                selected, total = cursor.execute(self._sql(count + condition), values).fetchone()
-            width = min(MAX_WIDTH, -(-width * total // max(selected, 1)))
+            selected = self._recent_count(tuple(where))
+            width = min(MAX_WIDTH, -(-width * self._recent_count(()) // max(selected, 1)))
             compare = selected <= COMPARED
         left = np.arange(len(unit))
         if not compare:
@@ -382,14 +359,21 @@ class Tables(ServerFacts):
                     rows[i, j], scores[i, j] = row, score
         return Neighbors(rows, np.clip(scores, -np.inf, 1).astype(np.float32))
 
+    def _recent_count(self, where: Where) -> int:
+        """Rows that meet a filter, a minute ago at most: it decides how they are searched, not what is found."""
+        count, when = self._counts.get(where, (0, -math.inf))
+        if time.monotonic() - when > COUNTED:
+            if len(self._counts) > 100:
+                self._counts.clear()
+            count = self.count(where)
+            self._counts[where] = (count, time.monotonic())
+        return count
+
     def _condition(self, where: Where) -> tuple[str, list[Any]]:
         """A filter as SQL on the table `t`, and its values."""
-        parts, values = [], []
-        for condition in where:
-            text, bound = _conditions(condition)
-            parts.append(f"{'NOT ' * condition.negate}({text})")
-            values += bound
-        return self._sql(" AND ".join(parts)), values
+        parts = [(condition.negate, *_conditions(condition)) for condition in where]
+        text = " AND ".join(f"{'NOT ' * negate}({text})" for negate, text, _ in parts)
+        return self._sql(text), [value for *_, values in parts for value in values]
 
     def scan(self, *, where: Where = (), vectors: bool = False, batch: int = 1000) -> Iterator[list[Record]]:
         condition, values = self._condition(where)
@@ -397,8 +381,7 @@ class Tables(ServerFacts):
         while True:
             text = f"SELECT row, payload{', vector' * vectors} FROM $rows t WHERE row > %s"
             text += f" AND {condition}" * bool(where) + " ORDER BY row LIMIT %s"
-            with self._connections.use() as cursor:
-                lines = cursor.execute(self._sql(text), [last, *values, batch]).fetchall()
+            lines = self._all(text, last, *values, batch)
             if lines:
                 yield [_record(*line) for _, *line in lines]
                 last = lines[-1][0]
@@ -413,21 +396,18 @@ class Tables(ServerFacts):
         if where:
             text += f" AND EXISTS (SELECT 1 FROM $rows t WHERE t.row = x.row AND {condition})"
         text += " GROUP BY value ORDER BY 2 DESC, 1 LIMIT %s"
-        with self._connections.use() as cursor:
-            lines = cursor.execute(self._sql(text), [_number(column), *values, limit]).fetchall()
+        lines = self._all(text, _number(column), *values, limit)
         return [(bytes(value).decode(), count) for value, count in lines]
 
     def count(self, where: Where = ()) -> int:
         condition, values = self._condition(where)
-        with self._connections.use() as cursor:
-            text = f"SELECT count(*) FROM $rows t WHERE {condition or 'true'}"
-            return int(cursor.execute(self._sql(text), values).fetchone()[0])
+        return int(self._all(f"SELECT count(*) FROM $rows t WHERE {condition or 'true'}", *values)[0][0])
 
 
 class PgvectorStore(Shards):
     """A store on a PostgreSQL server with pgvector; see :class:`Shards`. One process writes, from whichever machine."""
 
-    collection, example = Tables, "postgresql://[USER@]HOST/DATABASE"
+    collection, parse, example = Tables, staticmethod(parse_address), "postgresql://[USER@]HOST/DATABASE"
 
 
 def _connected(address: str) -> contextlib.closing[Connections]:
@@ -489,8 +469,8 @@ def _terms(rows: Iterable[tuple[int, Payload]]) -> tuple[list[tuple[bytes, ...]]
                 continue
             column, number = struct.pack(">q", _number(name)), struct.pack(">q", row)
             values = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-            texts += [(column, text.encode(), number) for text in dict.fromkeys(values) if is_text(text)]
-            for kind, x in points_of(value):
+            texts += [(column, text.encode(), number) for text in dict.fromkeys(values) if protocol.is_text(text)]
+            for kind, x in protocol.points_of(value):
                 numbers.append((struct.pack(">q", _number(f"{kind} {name}")), struct.pack(">d", x), number))
     return texts, numbers
 
@@ -503,12 +483,8 @@ def _copy(cursor: Any, statement: str, rows: Sequence[tuple[bytes, ...]]) -> Non
     with cursor.copy(statement) as copy:
         copy.write(b"PGCOPY\n\xff\r\n\0" + bytes(8))
         for at in range(0, len(rows), 1000):
-            copy.write(
-                b"".join(
-                    start + b"".join(struct.pack(">i", len(field)) + field for field in row)
-                    for row in rows[at : at + 1000]
-                )
-            )
+            lines = (start + b"".join(struct.pack(">i", len(f)) + f for f in row) for row in rows[at : at + 1000])
+            copy.write(b"".join(lines))
         copy.write(struct.pack(">h", -1))
 
 
@@ -526,28 +502,27 @@ def _conditions(condition: Condition) -> tuple[str, list[Any]]:
     """A condition, not negated, as SQL on the table `t`, and its values."""
     parts: list[str] = []
     values: list[Any] = []
+    exists = "EXISTS (SELECT 1 FROM {} x WHERE x.row = t.row AND col = %s AND {})"
     if condition.is_range:
         for kind, (low, high) in condition.intervals().items():
-            parts.append(
-                "EXISTS (SELECT 1 FROM $numbers x WHERE x.row = t.row AND col = %s AND value BETWEEN %s AND %s)"
-            )
+            parts.append(exists.format("$numbers", "value BETWEEN %s AND %s"))
             values += [_number(f"{kind} {condition.column}"), low, high]
         return " OR ".join(parts) or "false", values
     if condition.column == ROW_ID:
-        return "t.key = ANY(%s::uuid[])", [[point_id(name) for name in condition.values]]
-    texts = [text for text in condition.values if is_text(text)]
+        return "t.key = ANY(%s::uuid[])", [[protocol.point_id(name) for name in condition.values]]
+    texts = [text for text in condition.values if protocol.is_text(text)]
     head = f"substring(value, 1, {HEAD})"
     for text in texts if condition.prefix else ():
-        start, end = text.encode(), prefix_end(text).encode()
+        start, end = text.encode(), protocol.prefix_end(text).encode()
         part = f"{head} >= %s AND substring(value, 1, %s) = %s"
         values += [_number(condition.column), start[:HEAD], len(start), start]
         if end:
             part += f" AND {head} < %s"
             values.append(end)
-        parts.append(f"EXISTS (SELECT 1 FROM $texts x WHERE x.row = t.row AND col = %s AND {part})")
+        parts.append(exists.format("$texts", part))
     if texts and not condition.prefix:
         encoded = [text.encode() for text in texts]
         part = f"{head} = ANY(%s) AND value = ANY(%s)"
         values += [_number(condition.column), [text[:HEAD] for text in encoded], encoded]
-        parts.append(f"EXISTS (SELECT 1 FROM $texts x WHERE x.row = t.row AND col = %s AND {part})")
+        parts.append(exists.format("$texts", part))
     return " OR ".join(parts) or "false", values

@@ -57,11 +57,8 @@ def _merge(best: tuple[Rows, Vectors] | None, rows: Rows, scores: Vectors, k: in
     """The k best of those so far and of a block of later rows; few of a block beat the k-th best of those before."""
     if best is None or best[0].shape[1] < k:
         result, places = top_k_scores(scores, k)
-        if best is None:
-            return rows[places], result
-        both = np.concatenate([best[1], result], axis=1)
-        result, order = top_k_scores(both, k)
-        return np.take_along_axis(np.concatenate([best[0], rows[places]], axis=1), order, 1), result
+        block = rows[places], result
+        return block if best is None else merge_neighbors([best, block], k)
     query, column = np.nonzero(scores > best[1][:, -1:])
     if not len(query):
         return best

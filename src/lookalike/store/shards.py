@@ -31,6 +31,10 @@ class ServerFacts:
 
     place: Path
     _meta: dict[str, Any]
+    _held: contextlib.ExitStack
+
+    def close(self) -> None:
+        self._held.close()
 
     def _record(self, **facts: Any) -> None:
         self._meta = {**self._meta, **facts}
@@ -71,6 +75,7 @@ class Shards(Queries):
     """
 
     collection: ClassVar[Any]
+    parse: ClassVar[Any]
     example: ClassVar[str]
 
     def __init__(self, place: str, shards: list[Any], *, write: bool) -> None:
@@ -79,7 +84,7 @@ class Shards(Queries):
 
     @classmethod
     def address(cls, text: str) -> str:
-        return str(cls.collection.address(text))
+        return str(cls.parse(text))
 
     @classmethod
     def create(cls, place: str, dim: int) -> Self:
@@ -136,10 +141,10 @@ class Shards(Queries):
 
         left = list(range(len(names)))
         for number, shard in enumerate(self.shards[:-1]):
-            held = [record is not None for record in shard.get(names)]
-            if any(held):
-                write(number, [i for i in left if held[i]])
-                left = [i for i in left if not held[i]]
+            held = {i for i, record in enumerate(shard.get(names)) if record is not None}
+            if held:
+                write(number, sorted(held.intersection(left)))
+                left = [i for i in left if i not in held]
         while left:
             self._left = self._left or max(0, SHARD_ROWS - self.shards[-1].count())
             if not self._left:
