@@ -7,6 +7,7 @@ So a run that is killed and resumed ends with the same bits as an uninterrupted 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import time
@@ -21,6 +22,7 @@ from torch import Tensor
 from lookalike.core import distributed, interrupts, progress, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
+from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
 from lookalike.data.samplers import Sampler
 from lookalike.data.table import Table
@@ -41,6 +43,12 @@ from lookalike.training.step import device_random_state, joint_gradient, set_dev
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 CHECKPOINT_SECONDS = 60.0
 """A checkpoint is written at least this often."""
+SLOW_SECONDS = 0.5
+"""After a step that took longer, the next one can be dropped: the state before it is kept in memory."""
+
+
+class _Dropped(Exception):
+    """The step or evaluation in progress is given up, because a stop was requested."""
 
 
 class LoopSetup(Protocol):
@@ -89,6 +97,7 @@ class TrainingProgress:
         scores: ``[step, score, MAP@R]`` of every evaluation.
         finished: Whether the loop has ended.
         stopped_early: Whether early stopping ended it.
+        evaluation_due: Whether the evaluation after `step` is missing, because the run was stopped in it.
     """
 
     step: int = 0
@@ -97,6 +106,7 @@ class TrainingProgress:
     scores: list[list[float]] = field(default_factory=list)
     finished: bool = False
     stopped_early: bool = False
+    evaluation_due: bool = False
 
     @property
     def stale(self) -> int:
@@ -151,6 +161,9 @@ class Loop:
         self.state_shown = CallbackState(run, self.model, self.method, settings.steps)
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
+        self._stop = interrupts.StopRequest()
+        self._before: dict[str, Any] | None = None  # state before the step in progress
+        self._slow, self._drops = True, False  # whether the last step was slow; whether work can be dropped
 
     # ---- the steps -------------------------------------------------------------------------------
 
@@ -158,48 +171,102 @@ class Loop:
         """Take all steps, from the last checkpoint if `resume` is set."""
         if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
             self._restore()
-        settings, done, method = self.settings, self.done, contextlib.closing(self.method)
+        done, method = self.done, contextlib.closing(self.method)
         self.train_mode()
         with (
             method,
-            Logs(self.run_folder, settings, start=done.step) as logs,
-            interrupts.stop_on_interrupt() as stop,
+            Logs(self.run_folder, self.settings, start=done.step) as logs,
+            interrupts.stop_on_interrupt() as self._stop,
         ):
-            if not done.scores and done.step == 0:
-                self._evaluate(0, logs)
-                self._save()
-            with progress.Progress(f"{self.method.command.capitalize()}ing", settings.steps) as bar:
-                bar.done = done.step
-                while done.step < settings.steps and not done.finished:
-                    step = done.step + 1
-                    loss = self.take_step(step)
-                    done.step = step
-                    last = step == settings.steps
-                    if last or step % settings.log.every_n_steps == 0:
-                        logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
-                    if self.readings:
-                        logs.write(step, **self.readings)
-                    self._call("on_step", loss=loss, logs=dict(self.context.logs))
-                    if last or self.state_shown.stop or step % settings.evaluate_every == 0:
-                        self._evaluate(step, logs)
-                        patience = settings.early_stopping
-                        stale = patience is not None and done.stale >= patience
-                        done.stopped_early = (stale or self.state_shown.stop) and not last
-                        done.finished = last or done.stopped_early
-                        self._save()
-                    elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
-                        self._save()
-                    bar.advance(note=f"loss {loss:.3f}")
-                    if distributed.any_rank(stop.is_set()) and not done.finished:
-                        self._save()
-                        raise interrupts.Stopped(
-                            f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: {self.run_folder.resume_with(self.method.command)}",
-                            terminated=stop.terminated,
-                        )
+            try:
+                self._go(logs)
+            except _Dropped:
+                self.train_mode()  # in which batch-norm statistics are part of the state
+                self._save(self._before)
+                if hasattr(self.source, "close"):
+                    self.source.close()  # images drawn ahead are not waited for
+                raise interrupts.Stopped(
+                    f"Stopped at step {done.step:,} of {self.settings.steps:,}; nothing is lost. "
+                    f"Continue with: {self.run_folder.resume_with(self.method.command)}",
+                    terminated=self._stop.terminated,
+                ) from None
         done.finished = True
         self._call("on_end")
         return done
+
+    def _go(self, logs: Logs) -> None:
+        settings, done = self.settings, self.done
+        if not done.scores and done.step == 0:
+            self._evaluate(0, logs)
+            self._save()
+        with progress.Progress(f"{self.method.command.capitalize()}ing", settings.steps) as bar:
+            bar.done = done.step - done.evaluation_due
+            while (done.step < settings.steps or done.evaluation_due) and not done.finished:
+                if not done.evaluation_due:
+                    loss = self._take_droppable_step(done.step + 1)
+                    done.step += 1
+                    bar.note = f"loss {number(loss)}"
+                    self._after_step(loss, logs)
+                if done.evaluation_due:
+                    self._evaluate(done.step, logs)
+                    last, patience = done.step == settings.steps, settings.early_stopping
+                    stale = patience is not None and done.stale >= patience
+                    done.stopped_early = (stale or self.state_shown.stop) and not last
+                    done.finished = last or done.stopped_early
+                    done.evaluation_due = False
+                    self._save()
+                elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
+                    self._save()
+                bar.advance()
+                if distributed.any_rank(self._stop.is_set()) and not done.finished:
+                    raise _Dropped
+
+    def _after_step(self, loss: float, logs: Logs) -> None:
+        """Log a step and decide whether an evaluation follows."""
+        settings, done, step = self.settings, self.done, self.done.step
+        last = step == settings.steps
+        if last or step % settings.log.every_n_steps == 0:
+            logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
+        if self.readings:
+            logs.write(step, **self.readings)
+        self._call("on_step", loss=loss, logs=dict(self.context.logs))
+        done.evaluation_due = last or self.state_shown.stop or step % settings.evaluate_every == 0
+
+    def _take_droppable_step(self, step: int) -> float:
+        """Take a step; if it is long, a request to stop ends it at the next layer, and what it changed is dropped."""
+        start = time.monotonic()
+        if self._slow and self.device.type == CPU and distributed.world_size() == 1:
+            self._before = copy.deepcopy(self.state())
+            watch = torch.nn.modules.module.register_module_forward_hook(self._watch)
+            try:
+                with self._droppable():
+                    loss = self.take_step(step)
+            finally:
+                watch.remove()
+            self._before = None
+        else:
+            loss = self.take_step(step)
+        self._slow = time.monotonic() - start > SLOW_SECONDS
+        return loss
+
+    @contextlib.contextmanager
+    def _droppable(self) -> Iterator[None]:
+        """Let `_check` end the block; not in one of several processes, which must stop at the same place."""
+        self._drops = distributed.world_size() == 1
+        try:
+            yield
+        finally:
+            self._drops = False
+
+    def _check(self, *_: object) -> None:
+        if self._drops and self._stop.is_set():
+            raise _Dropped
+
+    def _watch(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
+        """A hook behind every layer, in the forward pass and in the backward pass."""
+        self._check()
+        if isinstance(output, Tensor) and output.requires_grad:
+            output.register_hook(self._check)
 
     def _call(self, hook: str, **news: Any) -> None:
         """Call a hook of all callbacks, which share one state."""
@@ -244,7 +311,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         self.method.after_step()
         if before is not None:
-            self._read_meter(before, mine, joint, logged)
+            self._measure_drift(before, mine, joint, logged)
         return loss
 
     @contextlib.contextmanager
@@ -265,7 +332,7 @@ class Loop:
         self.train_mode()
         return distributed.all_gather(rows)
 
-    def _read_meter(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
+    def _measure_drift(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
         after = self._embed_batch(mine)
         moved = drift.feature_drift(before, after)
         if self.method.needs_drift():
@@ -340,6 +407,7 @@ class Loop:
         """Embeddings of table rows at the center crop, in blocks; `graph` maps pixels to features."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
+            self._check()
             part = slice(start, start + size)
             x, layer = self.source.center(rows[part]).to(self.device), self.source.layer
             if graph is not None:
@@ -351,18 +419,14 @@ class Loop:
     def _evaluate(self, step: int, logs: Logs) -> None:
         """Score the model on the validation classes; write the checkpoint of the best step."""
         done = self.done
-        if not len(self.parts.validation):  # nothing to choose by: the last step is taken
+        with self._droppable():
+            metrics, readings = self._measure()
+        if metrics is None:  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
-            if not self.method.needs_labels and len(self.parts.test):
-                logs.write(step, **self._neighbors())
         else:
-            rows = self.parts.validation
-            vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
-            metrics = retrieval.retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, metrics[self.settings.metric], metrics["map@r"])
-            logs.write(step, **{f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
-        if self.settings.log.test_classes:
-            logs.write(step, **self._test_recall(self.settings.log.test_classes))
+        for values in readings:
+            logs.write(step, **values)
         if best and distributed.is_main():
             models = {"": self.method.export_model(), **self.method.extra_models()}
             states = {name: checkpoint.trainable_state(self.model, model) for name, model in models.items()}
@@ -370,6 +434,18 @@ class Loop:
             state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": tensors}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
         self._call("on_evaluate", score=done.scores[-1][1] if done.scores else None)
+
+    def _measure(self) -> tuple[dict[str, float] | None, list[dict[str, float]]]:
+        """Metrics on the validation classes, if there are any, and the rows of the log."""
+        rows, classes = self.parts.validation, self.settings.log.test_classes
+        metrics, readings = None, []
+        if len(rows):
+            vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
+            metrics = retrieval.retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            readings.append({f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
+        elif not self.method.needs_labels and len(self.parts.test):
+            readings.append(self._neighbors())
+        return metrics, [*readings, self._test_recall(classes)] if classes else readings
 
     def _test_recall(self, classes: int) -> dict[str, float]:
         """recall@1 on the first test classes, decoded anew: test images are not among the cached ones."""
@@ -396,10 +472,10 @@ class Loop:
 
     # ---- state -----------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, state: dict[str, Any] | None = None) -> None:
         self.saved = time.monotonic()
         if distributed.is_main():
-            checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
+            checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, state or self.state())
         self._call("on_checkpoint")
 
     def state(self) -> dict[str, Any]:

@@ -419,3 +419,7 @@ class PixelSource:
     def center(self, rows: np.ndarray) -> Tensor:
         crops = self._pool.map(lambda row: self._center(self._pixels.get(int(row)), None), rows)
         return torch.from_numpy(np.stack(list(crops)))
+
+    def close(self) -> None:
+        """Give up the views of later steps."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
