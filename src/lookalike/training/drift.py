@@ -23,17 +23,7 @@ COLLAPSED = 0.95  # mean cosine of a batch's embeddings
 
 
 def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
-    """Mean and largest distance that the embeddings of a batch moved in one step.
-
-    Args:
-        before: Embeddings before the step.
-        after: Embeddings of the same pixels after it.
-
-    Returns:
-        ``drift/mean`` and ``drift/max``.
-
-    Shape:
-        - before, after: ``(n, d)``.
+    """Mean and largest distance that the embeddings (n, d) of the same pixels moved in one step.
 
     Example:
         >>> from lookalike.training.drift import feature_drift
@@ -45,19 +35,9 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
 
 
 def staleness(stored: WatchedRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
-    """Mean distance of stored embeddings to the present ones, and its floor.
+    """Mean distance of stored embeddings to the present ones (`now`), and its floor.
 
-    Args:
-        stored: Rows of a memory, as they are read (adapted) and as they were stored.
-        now: Embeddings of the stored images under the present model.
-        views: Embeddings of random views of a batch.
-        centers: Embeddings of the center crops of the same batch.
-
-    Returns:
-        ``memory/stale``, ``memory/stale_original`` and ``memory/floor``.
-
-    Shape:
-        - now: ``(rows, d)``; views, centers: ``(n, d)``, all of unit length.
+    The floor is the distance of random views of a batch to the center crops of the same batch. All are unit vectors.
     """
     normalize = torch.nn.functional.normalize
 

@@ -66,15 +66,7 @@ class Plan:
 def plan_run(
     settings: TrainSettings, table: Table, division: Division, *, report: bool, objects: OwnParts | None = None
 ) -> Plan:
-    """Count what a run would do, and time a few of its images and steps.
-
-    Args:
-        settings: The complete settings.
-        table: All images.
-        division: Their split.
-        report: Whether the run would write a report.
-        objects: Objects of the user's own.
-    """
+    """Count what a run would do, and time a few of its images and steps."""
     import numpy as np
 
     codes = table.labels()[0]
@@ -87,10 +79,8 @@ def plan_run(
     disk = views * 1280 * 4 if pooled else len(table) * round((settings.model.size or 224) / 0.875) ** 2 * 4
     batch, method, own = settings.sampler.size, methods.find(settings.method.name), settings.method.own()
     in_views = f" in {count} views" if (count := method.views_per_image(own)) > 1 else ""
-    seconds = {
-        name: round(value, 2)
-        for name, value in _seconds(settings, table, division, report, objects or OwnParts()).items()
-    }
+    measured = _seconds(settings, table, division, report, objects or OwnParts())
+    seconds = {name: round(value, 2) for name, value in measured.items()}
     facts = {
         "training": describe(division.train),
         "validation": describe(division.validation),
@@ -155,12 +145,8 @@ def _seconds(
 
     few, part = _sample(settings, table, division)
     timeline = _Timeline()
-    with (
-        tempfile.TemporaryDirectory(prefix="lookalike-plan-") as folder,
-        folders.temporary_cache(),
-        progress_listener(timeline),
-        no_warnings(),
-    ):
+    home = tempfile.TemporaryDirectory(prefix="lookalike-plan-")
+    with home as folder, folders.temporary_cache(), progress_listener(timeline), no_warnings():
         audited = audit(part.mark(few), near=False, max_bad=1.0).table
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
         start = time.monotonic()

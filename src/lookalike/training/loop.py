@@ -12,7 +12,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +39,7 @@ from lookalike.training.own_parts import CallbackState
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import Source
 from lookalike.training.step import device_random_state, joint_gradient, set_device_random_state
+from lookalike.training.stopping import Dropped, StopCheck
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 CHECKPOINT_SECONDS = 60.0
@@ -47,41 +48,24 @@ SLOW_SECONDS = 0.5
 """After a step that took longer, the next one can be dropped: the state before it is kept in memory."""
 
 
-class _Dropped(Exception):
-    """The step or evaluation in progress is given up, because a stop was requested."""
-
-
 class LoopSetup(Protocol):
     """What the loop takes its steps with: `TrainingSetup`, or the task of an adaptation."""
 
     model: Embedder
+    device: torch.device
+    sampler: Sampler
+    classes: int
+    table: Any
+    train_table: Table
+    train_labels: np.ndarray
+    labels: np.ndarray
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    known: np.ndarray
+    frozen: list[torch.nn.Module]
+    parent: str
 
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def sampler(self) -> Sampler: ...
-    @property
-    def classes(self) -> int: ...
-    @property
-    def table(self) -> Table | None: ...
-    @property
-    def train_table(self) -> Table: ...
-    @property
-    def train_labels(self) -> np.ndarray: ...
-    @property
-    def labels(self) -> np.ndarray: ...
-    @property
-    def train(self) -> np.ndarray: ...
-    @property
-    def validation(self) -> np.ndarray: ...
-    @property
-    def test(self) -> np.ndarray: ...
-    @property
-    def known(self) -> np.ndarray: ...
-    @property
-    def frozen(self) -> Sequence[torch.nn.Module]: ...
-    @property
-    def parent(self) -> str: ...
     def make_method(self, context: Context) -> Method: ...
     def make_source(self, method: Method) -> Source: ...
 
@@ -127,14 +111,7 @@ class TrainingProgress:
 
 
 class Loop:
-    """Takes the optimizer steps of a run, evaluates, and writes checkpoints.
-
-    Args:
-        settings: Settings of the run.
-        parts: Images, model and method: what `build_setup` returned, or the task of an adaptation.
-        run: The run folder.
-        callbacks: Objects with some of the hooks of `Callback`.
-    """
+    """Takes the optimizer steps of a run, evaluates, and writes checkpoints."""
 
     def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run, callbacks: Sequence[Any] = ()) -> None:
         self.settings, self.parts, self.run_folder, self.callbacks = settings, parts, run, callbacks
@@ -161,9 +138,9 @@ class Loop:
         self.state_shown = CallbackState(run, self.model, self.method, settings.steps)
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
-        self._stop = interrupts.StopRequest()
+        self._check = StopCheck()
         self._before: dict[str, Any] | None = None  # state before the step in progress
-        self._slow, self._drops = True, False  # whether the last step was slow; whether work can be dropped
+        self._slow = True  # whether the last step was
 
     # ---- the steps -------------------------------------------------------------------------------
 
@@ -176,11 +153,11 @@ class Loop:
         with (
             method,
             Logs(self.run_folder, self.settings, start=done.step) as logs,
-            interrupts.stop_on_interrupt() as self._stop,
+            interrupts.stop_on_interrupt() as self._check.request,
         ):
             try:
                 self._go(logs)
-            except _Dropped:
+            except Dropped:
                 self.train_mode()  # in which batch-norm statistics are part of the state
                 self._save(self._before)
                 if hasattr(self.source, "close"):
@@ -188,7 +165,7 @@ class Loop:
                 raise interrupts.Stopped(
                     f"Stopped at step {done.step:,} of {self.settings.steps:,}; nothing is lost. "
                     f"Continue with: {self.run_folder.resume_with(self.method.command)}",
-                    terminated=self._stop.terminated,
+                    terminated=self._check.request.terminated,
                 ) from None
         done.finished = True
         self._call("on_end")
@@ -211,15 +188,15 @@ class Loop:
                     self._evaluate(done.step, logs)
                     last, patience = done.step == settings.steps, settings.early_stopping
                     stale = patience is not None and done.stale >= patience
-                    done.stopped_early = (stale or self.state_shown.stop) and not last
+                    done.stopped_early = bool(stale or self.state_shown.stop) and not last
                     done.finished = last or done.stopped_early
                     done.evaluation_due = False
                     self._save()
                 elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
                     self._save()
                 bar.advance()
-                if distributed.any_rank(self._stop.is_set()) and not done.finished:
-                    raise _Dropped
+                if distributed.any_rank(self._check.request.is_set()) and not done.finished:
+                    raise Dropped
 
     def _after_step(self, loss: float, logs: Logs) -> None:
         """Log a step and decide whether an evaluation follows."""
@@ -230,43 +207,20 @@ class Loop:
         if self.readings:
             logs.write(step, **self.readings)
         self._call("on_step", loss=loss, logs=dict(self.context.logs))
-        done.evaluation_due = last or self.state_shown.stop or step % settings.evaluate_every == 0
+        done.evaluation_due = bool(last or self.state_shown.stop or step % settings.evaluate_every == 0)
 
     def _take_droppable_step(self, step: int) -> float:
         """Take a step; if it is long, a request to stop ends it at the next layer, and what it changed is dropped."""
         start = time.monotonic()
         if self._slow and self.device.type == CPU and distributed.world_size() == 1:
             self._before = copy.deepcopy(self.state())
-            watch = torch.nn.modules.module.register_module_forward_hook(self._watch)
-            try:
-                with self._droppable():
-                    loss = self.take_step(step)
-            finally:
-                watch.remove()
+            with self._check.block(layers=True):
+                loss = self.take_step(step)
             self._before = None
         else:
             loss = self.take_step(step)
         self._slow = time.monotonic() - start > SLOW_SECONDS
         return loss
-
-    @contextlib.contextmanager
-    def _droppable(self) -> Iterator[None]:
-        """Let `_check` end the block; not in one of several processes, which must stop at the same place."""
-        self._drops = distributed.world_size() == 1
-        try:
-            yield
-        finally:
-            self._drops = False
-
-    def _check(self, *_: object) -> None:
-        if self._drops and self._stop.is_set():
-            raise _Dropped
-
-    def _watch(self, module: torch.nn.Module, inputs: Any, output: Any) -> None:
-        """A hook behind every layer, in the forward pass and in the backward pass."""
-        self._check()
-        if isinstance(output, Tensor) and output.requires_grad:
-            output.register_hook(self._check)
 
     def _call(self, hook: str, **news: Any) -> None:
         """Call a hook of all callbacks, which share one state."""
@@ -287,9 +241,9 @@ class Loop:
         if place == 0:
             self.method.on_epoch()
         factor = optim.lr_factor(step, settings.steps, settings.schedule)
+        frozen = step <= settings.schedule.freeze_backbone_steps
         for group in self.optimizer.param_groups:
-            still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
-            group["lr"] = 0.0 if still else group["initial"] * factor
+            group["lr"] = 0.0 if frozen and group.get("name") == "backbone" else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
             self.model.norm.set_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
@@ -320,8 +274,6 @@ class Loop:
         fast = self.settings.precision == "bf16" and self.device.type == CPU
         with self.fabric.autocast(), depthwise.FastDepthwise() if fast else contextlib.nullcontext():
             yield
-
-    # ---- the drift meter -------------------------------------------------------------------------
 
     @torch.no_grad()
     def _embed_batch(self, mine: Batch) -> Tensor:
@@ -354,8 +306,7 @@ class Loop:
             self.source.prepare(self.parts.train[ahead], distributed.rank_slice(len(ahead)), step + 1)
         ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         joint = Batch((), self.source.layer, self.context.labels[ids], ids)
-        local = joint.part(mine)
-        return Batch(tuple(v.to(self.device) for v in views), local.layer, local.labels, local.ids), joint
+        return replace(joint.part(mine), views=tuple(v.to(self.device) for v in views)), joint
 
     def train_mode(self) -> None:
         """Set training mode, except for what is frozen."""
@@ -388,10 +339,10 @@ class Loop:
         mine = rows[distributed.rank_slice(len(rows))]
         pixels, precision = self.source.layer == PIXELS, self.settings.precision
         graph = fused_graph(model, "pooled", precision, len(mine)) if pixels else None
-        out = [torch.empty(0, self.model.dim, device=self.device)]
-        out += [z for _, z in self._centers(mine, model, graph)]
+        none = torch.empty(0, self.model.dim, device=self.device)
+        vectors = torch.cat([none, *(z for _, z in self._centers(mine, model, graph))])
         self.train_mode()
-        return distributed.all_gather(torch.cat(out))
+        return distributed.all_gather(vectors)
 
     def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
         """Backpropagate the gradient of embeddings that `encode` returned (`Context.encode_backward`)."""
@@ -419,7 +370,7 @@ class Loop:
     def _evaluate(self, step: int, logs: Logs) -> None:
         """Score the model on the validation classes; write the checkpoint of the best step."""
         done = self.done
-        with self._droppable():
+        with self._check.block():
             metrics, readings = self._measure()
         if metrics is None:  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
@@ -428,10 +379,8 @@ class Loop:
         for values in readings:
             logs.write(step, **values)
         if best and distributed.is_main():
-            models = {"": self.method.export_model(), **self.method.extra_models()}
-            states = {name: checkpoint.trainable_state(self.model, model) for name, model in models.items()}
-            tensors = self.method.export_tensors()
-            state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": tensors}
+            states = {name: checkpoint.trainable_state(self.model, model) for name, model in self._models().items()}
+            state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": self.method.export_tensors()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
         self._call("on_evaluate", score=done.scores[-1][1] if done.scores else None)
 
@@ -449,26 +398,27 @@ class Loop:
 
     def _test_recall(self, classes: int) -> dict[str, float]:
         """recall@1 on the first test classes, decoded anew: test images are not among the cached ones."""
-        test, table = self.parts.test, self.parts.table
-        assert table is not None
-        codes = self.parts.labels[test]
+        test, codes = self.parts.test, self.parts.labels[self.parts.test]
         chosen = np.isin(codes, np.unique(codes[codes >= 0])[:classes])
-        vectors = self.encode(table.take(test[chosen])).cpu().numpy()
+        vectors = self.encode(self.parts.table.take(test[chosen])).cpu().numpy()
         return {"test/recall@1": retrieval.retrieval_metrics(vectors, codes[chosen]).mean()["recall@1"]}
 
     def _neighbors(self) -> dict[str, float]:
         """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
-        known, held_out, labels = self.parts.known, self.parts.test, self.parts.labels
         out: dict[str, float] = {}
-        for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
-            rows = [self.embed(side, model).cpu().numpy() for side in (known, held_out)]
-            arguments = (rows[0], labels[known], rows[1], labels[held_out])
-            result = classification.weighted_knn(
-                *arguments, k=classification.KNN_COUNTS, temperature=self.method.knn_temperature
-            )
+        for name, model in self._models().items():
+            sides: list[np.ndarray] = []
+            for rows in (self.parts.known, self.parts.test):
+                sides += [self.embed(rows, model).cpu().numpy(), self.parts.labels[rows]]
+            options: Any = {"k": classification.KNN_COUNTS, "temperature": self.method.knn_temperature}
             prefix = f"{name}_" if name else ""
-            out |= {f"knn/{prefix}accuracy@{k}": value for k, value in result.accuracy.items()}
+            accuracy = classification.weighted_knn(*sides, **options).accuracy
+            out |= {f"knn/{prefix}accuracy@{k}": value for k, value in accuracy.items()}
         return out
+
+    def _models(self) -> dict[str, Embedder]:
+        """The networks that are evaluated and saved; the main one has no name."""
+        return {"": self.method.export_model(), **self.method.extra_models()}
 
     # ---- state -----------------------------------------------------------------------------------
 

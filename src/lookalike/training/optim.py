@@ -68,18 +68,7 @@ class LARS(torch.optim.Optimizer):
 
 
 def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Build the optimizer over the parameter groups of a method.
-
-    Args:
-        method: The training method; its frozen parameters are left out.
-        settings: Settings of the run; `optimizer` and `precision` are used.
-
-    Returns:
-        An optimizer whose groups carry their undecayed learning rate as ``initial``.
-
-    Raises:
-        ValueError: If the groups of the method leave out a trainable parameter.
-    """
+    """Build the optimizer over the parameter groups of a method; they carry their undecayed rate as ``initial``."""
     chosen = settings.optimizer
     rates = LearningRates(chosen.lr, chosen.head_lr or chosen.lr, chosen.loss_lr or 10 * chosen.lr)
     groups = [
@@ -103,12 +92,7 @@ def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optim
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
     """Factor of the learning rates at a step: warm-up, then decay.
 
-    A pure function of the step, so there is nothing to save or to restore.
-
-    Args:
-        step: The current step, from 1 to `steps`.
-        steps: Total number of steps.
-        schedule: Warm-up and decay.
+    A pure function of the step (1 … `steps`), so there is nothing to save or to restore.
 
     Example:
         >>> from lookalike.training.optim import lr_factor
