@@ -53,12 +53,7 @@ class LoopSetup(Protocol):
 
     model: Embedder
     device: torch.device
-    sampler: Sampler
-    classes: int
     table: Any
-    train_table: Table
-    train_labels: np.ndarray
-    labels: np.ndarray
     train: np.ndarray
     validation: np.ndarray
     test: np.ndarray
@@ -66,6 +61,16 @@ class LoopSetup(Protocol):
     frozen: list[torch.nn.Module]
     parent: str
 
+    @property
+    def sampler(self) -> Sampler: ...
+    @property
+    def classes(self) -> int: ...
+    @property
+    def train_table(self) -> Table: ...
+    @property
+    def train_labels(self) -> np.ndarray: ...
+    @property
+    def labels(self) -> np.ndarray: ...
     def make_method(self, context: Context) -> Method: ...
     def make_source(self, method: Method) -> Source: ...
 

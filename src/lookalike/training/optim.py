@@ -92,7 +92,12 @@ def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optim
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
     """Factor of the learning rates at a step: warm-up, then decay.
 
-    A pure function of the step (1 … `steps`), so there is nothing to save or to restore.
+    A pure function of the step, so there is nothing to save or to restore.
+
+    Args:
+        step: The current step, from 1 to `steps`.
+        steps: Total number of steps.
+        schedule: Warm-up and decay.
 
     Example:
         >>> from lookalike.training.optim import lr_factor

@@ -53,7 +53,15 @@ def text(name: str) -> str:
 
 
 def load(name_or_path: str | Path, command: Command = "train", seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Load the nested settings of a recipe (a name or a YAML file), merged over those it extends.
+    """Load the settings of a recipe, merged over those it extends.
+
+    Args:
+        name_or_path: Name of a built-in recipe, or a YAML file.
+        command: The command whose built-in recipes are searched.
+        seen: The recipes that extend this one.
+
+    Returns:
+        Nested settings, without `extends`.
 
     Raises:
         LookalikeError: If there is no such recipe, it is not valid YAML, or recipes extend each other in a circle.

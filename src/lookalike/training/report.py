@@ -25,8 +25,7 @@ from lookalike.training.loop import TrainingProgress
 from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
 from lookalike.training.setup import TrainingSetup
 
-GUARD_ORDER = s.CURVES + 6
-GUARD_PREFIX = "guard/"
+GUARD_ORDER, PROTOTYPES_ORDER, GUARD_PREFIX = s.CURVES + 6, s.CURVES + 7, "guard/"
 _TERMS = {"consistency": "disagreement of views", "balance": "imbalance of prototypes"}
 _COUNTS = {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"}
 _CLUSTERS = (
@@ -40,7 +39,6 @@ GUARD_CHARTS = (  # title, label of the axis, lines and note
     ("Prototypes of the last images", "prototypes", _COUNTS, ""),
     ("Features", "spread", {"spread": "of the features"}, _SPREAD),
 )
-PROTOTYPES_ORDER = s.CURVES + 7
 LARGEST, NEAREST = 12, 6
 
 
@@ -161,27 +159,22 @@ def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
     """The command and settings that repeat the run, and the versions of the packages."""
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
     name = methods.find(parts.settings.method.name).command
-    command = shlex.join(["lookalike", name, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
-    blocks: list[s.Block] = [
-        s.Code(title="The command that repeats it", text=command),
-        s.Code(title="Settings", text=text, folded=True),
-        s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
-    ]
+    words = ["lookalike", name, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"]
+    repeated = s.Code(title="The command that repeats it", text=shlex.join(words))
+    versions = s.Facts(title="Versions", rows=[*package_versions().items()], folded=True)
+    blocks = [repeated, s.Code(title="Settings", text=text, folded=True), versions]
     return s.Section(title="Settings", order=s.SETTINGS, blocks=blocks)
 
 
 def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
     """The verdict without labeled images: the readings of the collapse guard."""
     readings = last_guard_readings(run.read_log())
-    figures = [
-        s.Figure(label=name.replace("_", " "), value=round(readings[name], 3))
-        for name in ("clusters", "in_use", "consistency", "balance", "spread")
-        if name in readings
-    ]
+    names = [name for name in ("clusters", "in_use", "consistency", "balance", "spread") if name in readings]
+    figures = [s.Figure(label=name.replace("_", " "), value=round(readings[name], 3)) for name in names]
     state = f" The guard says: {STATES[int(readings['state'])]}." if "state" in readings else ""
-    message = outcome.message + state
     line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
-    return s.Section(title="Verdict", order=s.VERDICT, blocks=[s.Verdict(message=message, figures=figures, line=line)])
+    verdict = s.Verdict(message=outcome.message + state, figures=figures, line=line)
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=[verdict])
 
 
 def knn_section(knn: KNNComparison, message: str, line: str) -> s.Section:

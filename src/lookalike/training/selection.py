@@ -118,9 +118,8 @@ def _select_pretrained(
             result = f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
         message = f"Undecided: there are no labeled images to measure on. {result}"
         return replace(outcome, selected=selected, message=message)
-    vectors = {name: knn.vectors for name, knn in outcome.measured.items() if name != START}
-    for name in iterate_extra_models(parts, best):
-        vectors[name] = _trained(parts, outcome.rows)
+    vectors = {name: model.vectors for name, model in outcome.measured.items() if name != START}
+    vectors |= {name: _trained(parts, outcome.rows) for name in iterate_extra_models(parts, best)}
     knn = compare_knn(vectors, parts.labels[outcome.rows], how["gallery"], how["query"])
     selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
     return replace(outcome, neighbors=knn, selected=selected, message=knn.message(selected == TRAINED))

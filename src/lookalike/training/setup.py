@@ -24,6 +24,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng, sample_rows, seed_everything
+from lookalike.data import PixelCache
 from lookalike.data.augmentation import CenterView, CropView, RandomView
 from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler, SubsetSampler
 from lookalike.data.table import Table
@@ -98,8 +99,6 @@ class TrainingSetup:
         random, count = self.random_view(), len(self.table)
         views = method.views(random)
         if chosen.mode == "end_to_end":
-            from lookalike.data import PixelCache
-
             pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=True)
             return PixelSource(pixels, views, CenterView(pre), seed=seed)
 
@@ -240,7 +239,7 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
     References:
         Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", pre-warm-up.
     """
-    shape = {"classes": settings.sampler.classes_per_batch, "images": settings.sampler.images_per_class}
+    shape: Any = {"classes": settings.sampler.classes_per_batch, "images": settings.sampler.images_per_class}
     sampler = PKSampler(labels, **shape, seed=derive(settings.seed, "prewarm"), warn_if_fewer=False)
     steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
     device, criterion = next(head.parameters()).device, SupConLoss()

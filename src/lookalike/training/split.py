@@ -60,7 +60,15 @@ class Division:
 def divide(table: Table, data: DataSettings) -> Division:
     """Split the rows of a table as the settings say; `auto` takes the best rule that the table allows.
 
-    Without labels all rows are training rows. Raises `LookalikeError` if the rule does not fit the table.
+    Args:
+        table: The images.
+        data: Settings of the split.
+
+    Returns:
+        Row numbers of the three splits; without labels all rows are training rows.
+
+    Raises:
+        LookalikeError: If the rule does not fit the table, as for a missing split column or too few classes.
 
     Example:
         >>> from lookalike.data import read_table

@@ -31,9 +31,18 @@ def joint_gradient(
     autocast: Callable[[], AbstractContextManager[Any]],
     backward: Callable[[Tensor], None],
 ) -> Tensor:
-    """Add the gradient of the joint loss to the parameters, the same in every process; returns the loss, detached.
+    """Add the gradient of the joint loss to the parameters, the same in every process.
 
-    `mine` are the images of this process, in `accumulate` micro-batches; `joint` has labels and ids of all processes.
+    Args:
+        method: The training method.
+        mine: The images of this process.
+        joint: Labels and ids of the images of all processes.
+        accumulate: Number of micro-batches that `mine` is split into.
+        autocast: Context manager of the forward pass.
+        backward: Backpropagates the loss, as `Fabric.backward`.
+
+    Returns:
+        The joint loss, detached.
     """
     if distributed.world_size() == 1 and accumulate == 1:
         loss = method.joint_loss(_embed(method, mine, autocast), replace(joint, views=()))

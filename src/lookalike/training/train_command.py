@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lookalike import methods
 from lookalike.core import distributed, progress
@@ -16,16 +18,20 @@ from lookalike.core.imports import package_versions
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.core.settings import flatten, merge, write_yaml
 from lookalike.core.storage import location
+from lookalike.data import Table, audit, check_classes, read_table, with_columns
 from lookalike.evaluation import training_overlap
 from lookalike.models import Embedder, hub, model_folder, open_clip
+from lookalike.training import checkpoint
 from lookalike.training import recipe as recipe_files
+from lookalike.training.estimate import Plan, Stages, plan_run
+from lookalike.training.loop import Loop, TrainingProgress
 from lookalike.training.own_parts import OwnParts, check_resumed, describe_repeat
+from lookalike.training.report import last_guard_readings, write_sections
+from lookalike.training.selection import save_models, select_model
 from lookalike.training.settings import TrainSettings, expand_shorthand, method_name, resolve
-
-if TYPE_CHECKING:
-    from lookalike.data.table import Table
-    from lookalike.training.estimate import Plan
-    from lookalike.training.split import Division
+from lookalike.training.setup import build_setup
+from lookalike.training.split import Division, divide
+from lookalike.training.which_method import choose_method
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
 START_MODEL = "start_model"  # the folder of a run that was given a loaded model
@@ -190,9 +196,6 @@ def pretrain(
 
 def _choose_method(data: Any, settings: TrainSettings) -> tuple[Table, str]:
     """Read the images for `--method auto`; returns them and the method measured best on such images."""
-    from lookalike.data import read_table
-    from lookalike.training.which_method import choose_method
-
     images = read_table(_source(data, settings), layout=settings.data.layout, progress=True)
     name, why = choose_method(images)
     progress.say(f"Method: {name} ({why}).")
@@ -240,8 +243,6 @@ def start(
     _check_objects(settings, own)
     table, division = split_images(_source(data, settings), settings)
     if dry_run:
-        from lookalike.training.estimate import plan_run
-
         return plan_run(settings, table, division, report=report, objects=own)
 
     def fill(run: Run) -> None:
@@ -277,8 +278,6 @@ def _overrides(
         name = data if isinstance(data, (str, Path)) else getattr(data, "name", type(data).__name__)
         out["data"] = {"source": str(name)}
     if any(columns):
-        from lookalike.data import with_columns
-
         out.setdefault("data", {})["layout"] = with_columns(images.get("layout", "auto"), *columns)
     if isinstance(model, Embedder):
         out["model"] = {"name": model.name}
@@ -334,9 +333,6 @@ def _resumed_settings(run: Run, recipe: str | Path | None, overrides: Mapping[st
 
 def split_images(source: Any, settings: TrainSettings) -> tuple[Table, Division]:
     """Read the images and split them into training, validation and test."""
-    from lookalike.data import check_classes, read_table
-    from lookalike.training.split import divide
-
     table = read_table(source, layout=settings.data.layout, progress=True)
     labeled = methods.find(settings.method.name).needs_labels
     if labeled and (small := check_classes(table)):
@@ -353,8 +349,6 @@ def split_images(source: Any, settings: TrainSettings) -> tuple[Table, Division]
 
 def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
     """Audit the images, leave out unreadable ones, and record the table in the run."""
-    from lookalike.data import audit
-
     near, max_bad = settings.data.near_duplicates, settings.data.max_unreadable
     result = audit(division.mark(table), near=near, max_bad=max_bad, progress=True)
     table, division, facts = result.table, division.follow(result.table), result.facts()
@@ -374,8 +368,6 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
 
 def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple[Table, Division]:
     """The images and the split of a run that is resumed; `data` are images in memory, passed once more."""
-    from lookalike.data import read_table
-
     source = settings.data.source if data is None else data
     if not (run.path / PREPARED).exists():  # stopped before the images were audited
         return split_images(source, settings)
@@ -397,11 +389,6 @@ def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple
 
 def load_table(run: Run) -> tuple[Table, Division]:
     """Load the images of a run and their split."""
-    import numpy as np
-
-    from lookalike.data.table import Table
-    from lookalike.training.split import Division
-
     table = Table.load(run.path / TABLE)
     about, none = read_json(run.path / PREPARED, "run's data"), np.empty(0, np.int64)
     return table, Division(none, none, none, about["rule"], about["notes"]).follow(table)
@@ -409,8 +396,6 @@ def load_table(run: Run) -> tuple[Table, Division]:
 
 def say_where(run: Run, settings: TrainSettings) -> None:
     """Print where a resumed run continues, before anything else is read."""
-    from lookalike.training import checkpoint
-
     if (path := run.checkpoints / checkpoint.LAST).exists():
         progress.say(f"Resuming at step {checkpoint.read(path)['step']:,} of {settings.steps:,}.")
     else:
@@ -422,12 +407,6 @@ def run_training(
     run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool, own: OwnParts
 ) -> Run:
     """Prepare, fit, measure, save and report; also continues a run that was stopped."""
-    from lookalike.training.estimate import Stages
-    from lookalike.training.loop import Loop, TrainingProgress
-    from lookalike.training.report import last_guard_readings, write_sections
-    from lookalike.training.selection import save_models, select_model
-    from lookalike.training.setup import build_setup
-
     stages = Stages()
     if not (run.path / PREPARED).exists():
         table, division = _prepare(run, settings, table, division)
@@ -464,9 +443,6 @@ def run_training(
 
 def fit_in_process(folder: str) -> dict[str, Any]:
     """Run the loop in one of several processes, set up from the run folder and the caches."""
-    from lookalike.training.loop import Loop
-    from lookalike.training.setup import build_setup
-
     run = Run(folder)
     settings = resolve(run.config)
     return asdict(Loop(settings, build_setup(settings, *load_table(run), run), run).go(resume=True))
