@@ -121,8 +121,7 @@ class Loop:
     def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run, callbacks: Sequence[Any] = ()) -> None:
         self.settings, self.parts, self.run_folder, self.callbacks = settings, parts, run, callbacks
         self.model, self.device, self.sampler = parts.model, parts.device, parts.sampler
-        processes = distributed.world_size()
-        if self.sampler.size < processes:
+        if self.sampler.size < (processes := distributed.world_size()):
             raise LookalikeError(f"A joint batch of {self.sampler.size} cannot be shared by {processes} processes.")
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
@@ -218,7 +217,8 @@ class Loop:
         """Take a step; if it is long, a request to stop ends it at the next layer, and what it changed is dropped."""
         start = time.monotonic()
         if self._slow and self.device.type == CPU and distributed.world_size() == 1:
-            self._before = copy.deepcopy(self.state())
+            state = self.state()
+            self._before = state | copy.deepcopy({name: state[name] for name in ("method", "optimizer", "precision")})
             with self._check.block(layers=True):
                 loss = self.take_step(step)
             self._before = None
@@ -232,9 +232,7 @@ class Loop:
         if not self.callbacks:
             return
         state, done = self.state_shown, self.done
-        news |= {"step": done.step, "best_step": done.best_step, "best_score": done.best_score}
-        for name, value in news.items():
-            setattr(state, name, value)
+        vars(state).update(news, step=done.step, best_step=done.best_step, best_score=done.best_score)
         for callback in self.callbacks:
             getattr(callback, hook, lambda _: None)(state)
 

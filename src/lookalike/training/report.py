@@ -162,7 +162,7 @@ def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
     words = ["lookalike", name, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"]
     repeated = s.Code(title="The command that repeats it", text=shlex.join(words))
     versions = s.Facts(title="Versions", rows=[*package_versions().items()], folded=True)
-    blocks = [repeated, s.Code(title="Settings", text=text, folded=True), versions]
+    blocks: list[s.Block] = [repeated, s.Code(title="Settings", text=text, folded=True), versions]
     return s.Section(title="Settings", order=s.SETTINGS, blocks=blocks)
 
 
