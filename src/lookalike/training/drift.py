@@ -93,8 +93,8 @@ def describe_filter(log: Sequence[Mapping[str, Any]]) -> str:
         return ""
     gains, window = [row["memory/gain"] for row in rows], rows[-1]["memory/window"]
     text = (
-        f"The gain ended at {_gain(gains[-1])} (from {_gain(min(gains))} to {_gain(max(gains))}): the moments the memory "
-        f"is matched to are an average over an effective window of {window:.3g} batches."
+        f"The gain ended at {_gain(gains[-1])} (from {_gain(min(gains))} to {_gain(max(gains))}): the moments the "
+        f"memory is matched to are an average over an effective window of {window:.3g} batches."
     )
     if gains[-1] > 0.99:
         text += " That is the present batch alone: in effect XBN."
