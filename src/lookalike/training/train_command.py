@@ -186,10 +186,8 @@ def pretrain(
     columns = (image_column, label_column, split_column)
     overrides = _overrides(settings, data=data, columns=columns, model=model, learning_rate=learning_rate, **plain)
     if from_scratch:
-        name = overrides.get("method", {}).get("name")
-        if name is None:
-            name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
-        overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
+        name = method_name(overrides) or method_name(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))
+        overrides = merge(FROM_SCRATCH, methods.find(str(name)).from_scratch_overrides, overrides)
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
     return start("pretrain", data, recipe, overrides, own=OwnParts(callbacks=callbacks), **options)
 
