@@ -138,7 +138,7 @@ def _domains(claims: dict[Any, ClaimResult], results: Path) -> Iterator[Row]:
     kinds = {
         "clusters": ("`adapt --method t3ar --pool …` (clusters)", "t3ar"),
         "clusters with shot": ("`adapt --method shot` (clusters)", "shot"),
-        "contrast": ("`adapt --method t3ar --pool …` (contrast alone)", ""),
+        "contrast": ("`adapt --method t3ar --pool …` (contrast alone)", "contrast"),
         "gallery": ("`adapt --gallery …`", ""),
     }
     for kind, (text, name) in kinds.items():
@@ -189,9 +189,13 @@ def choices(every: list[Row]) -> dict[str, dict[str, Any]]:
             if row is None or row.gain is None:
                 out[command][kind] = {"method": candidates[0].name, "why": "the default; nothing is measured so far"}
                 continue
-            others = (
-                "the only one measured" if count == 1 else f"no other of the {count} methods compared is surely better"
-            )
+            others = f"no other of the {count} methods compared is surely better"
+            if count == 1:
+                others = "the only one measured"
+            elif min(len(row.gain.by_seed) for row in candidates if row.gain is not None) == 1:
+                others = (
+                    f"the default; one seed does not show whether another of the {count} methods compared is better"
+                )
             why = f"{_points(row.gain)} points of {row.unit} over the model as it was, on {row.on}; {others}"
             out[command][kind] = {"method": row.name, "why": why}
     return out

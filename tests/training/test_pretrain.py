@@ -13,6 +13,7 @@ import torch
 from tests import helpers
 from tests.training.test_resume import assert_same
 
+from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import merge
 from lookalike.methods.moco import MoCo
@@ -184,3 +185,20 @@ def test_split_batch_norm_is_batch_norm_of_each_part():
         x, ours.running_mean, ours.running_var, ours.weight, ours.bias
     ))  # fmt: skip
     assert not np.allclose(out.detach(), theirs[0].train()(x).detach())
+
+
+def test_the_estimate_of_a_dry_run_holds_within_a_factor_of_two(tiny, tmp_path):
+    images = helpers.make_images(tmp_path / "many", classes=40, images=12, width=80, height=60)
+    settings = merge(FEW, {"views": {"mode": "end_to_end"}, "sampler": {"batch_size": 48}})
+    settings |= {"steps": 60, "evaluate_every": 60}
+    ratios = []
+    for attempt in range(3):  # another program may take the processor in between
+        options = {"data": images, "method": "moco", "model": tiny, "settings": settings, "report": False}
+        plan = pretrain(**options, dry_run=True)
+        with folders.temporary_cache():
+            seconds = pretrain(**options, out=tmp_path / f"run-{attempt}").result["seconds"]
+        assert list(seconds) == [*plan.seconds, "report"] == ["check", "features", "train", "measure", "report"]
+        ratios.append(sum(plan.seconds.values()) / (sum(seconds.values()) - seconds["report"]))
+        if 0.5 <= ratios[-1] <= 2:
+            return
+    pytest.fail(f"the estimate is off by {ratios}")

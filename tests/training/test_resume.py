@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 from tests import helpers
 from tests.training.conftest import SMALL
 from tests.training.methods import Remembering
@@ -211,6 +213,60 @@ def test_ctrl_c_twice_always_ends(folder, tiny, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(data=folder, model=tiny, out=tmp_path / "run", method="remembering", settings=settings_of("cached"))
     assert checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")["step"] == 4
+
+
+def strike_at(patch, where: str, number: int) -> None:
+    """Ctrl-C in the loss of a step, or when its evaluation begins to embed images."""
+    owner, name = (Remembering, "loss") if where == "step" else (Loop, "embed")
+    own = getattr(owner, name)
+
+    def strike(self, *arguments):
+        in_it = self.context.step == number and (where == "step" or self.done.evaluation_due)
+        if in_it and torch.is_grad_enabled():
+            os.kill(os.getpid(), signal.SIGINT)
+        return own(self, *arguments)
+
+    patch.setattr(owner, name, strike)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("where", "number", "done"), [("step", 1, 0), ("step", 6, 5), ("evaluation", 8, 8)])
+def test_ctrl_c_within_a_step_or_an_evaluation_drops_it_and_loses_nothing(
+    where, number, done, mode, whole, folder, tiny, tmp_path, monkeypatch
+):
+    expected = whole(mode)
+    monkeypatch.setattr(loop, "SLOW_SECONDS", 0)
+    with monkeypatch.context() as patch:
+        strike_at(patch, where, number)
+        with pytest.raises(LookalikeError, match=f"Stopped at step {done} of 12; nothing is lost"):
+            train(data=folder, model=tiny, out=tmp_path / "run", method="remembering", settings=settings_of(mode))
+    state = checkpoint.read(tmp_path / "run" / "checkpoints" / "last.pt")
+    assert state["step"] == done and state["progress"]["evaluation_due"] == (where == "evaluation")
+    assert [step for step, *_ in state["progress"]["scores"]] == list(range(0, number, 4))
+    assert_same(train(resume=tmp_path / "run", report=False), expected)
+
+
+@pytest.mark.parametrize("stage", ["Features", "Training"])
+def test_ctrl_c_ends_a_run_within_seconds_and_says_so_in_one_line(stage, tmp_path):
+    """A step of the default model takes longer: 128 images of 224 pixels."""
+    data = helpers.make_images(tmp_path / "images", classes=36, images=16 if stage == "Features" else 4)
+    settings = ["views.mode=end_to_end", "model.weights=random", "data.near_duplicates=false"]
+    command = [sys.executable, "-m", "lookalike", "train", str(data), "--out", str(tmp_path / "run")]
+    command += [word for setting in settings for word in ("--set", setting)]
+    env = {**os.environ, "LOOKALIKE_PROGRESS_SECONDS": "0.1"}
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    lines = []
+    for line in process.stderr:
+        lines.append(line)
+        if line.startswith(stage):
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    start = time.monotonic()
+    lines += process.stderr
+    assert process.wait() == Exit.STOPPED, "".join(lines)
+    assert time.monotonic() - start < 5
+    assert [line[:7] for line in lines if "Stopped" in line or "Traceback" in line] == ["Stopped"]
 
 
 PAIR = merge(SMALL, {"keep": "trained", "steps": 8, "views": {"mode": "end_to_end"}, "model": {"freeze": "stage0"}})

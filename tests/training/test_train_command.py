@@ -16,10 +16,12 @@ from tests.training.methods import Remembering
 from lookalike import methods
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import progress_listener
 from lookalike.core.run import Run
 from lookalike.core.settings import flatten, merge
 from lookalike.models import Embedder
 from lookalike.training import Plan, checkpoint, train
+from lookalike.training.loop import Loop
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +160,14 @@ def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_t
         if 0.5 <= ratios[-1] <= 2:
             return
     pytest.fail(f"the estimate is off by {ratios}")
+
+
+def test_the_progress_shows_a_negative_loss_with_a_real_minus_sign(folder, tiny, tmp_path, monkeypatch):
+    notes = set()
+    monkeypatch.setattr(Loop, "take_step", lambda self, step: -0.25)
+    with progress_listener(lambda bar: notes.add(bar.note)):
+        run(folder, tiny, tmp_path / "run")
+    assert notes == {"", "loss −0.250"}
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(folder, tiny, tmp_path):

@@ -137,8 +137,8 @@ class DMCAC(Method):
         if self.k < settings.k and settings.full == "no":
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
         generator = seeds.torch_rng(context.seed, "heads")
-        init, scale = settings.attention_init, settings.head_scale
-        self.heads = losses.AttentionHeads(context.classes, context.dim, generator, init, scale)
+        options = generator, settings.attention_init, settings.head_scale
+        self.heads = losses.AttentionHeads(context.classes, context.dim, *options)
         self.database = nn.Buffer(torch.from_numpy(self.split.database))
         self.vectors = nn.Buffer(torch.zeros(size, context.dim))
         self.refreshed_at = nn.Buffer(torch.full((2,), -1))  # step and epoch of the last refresh

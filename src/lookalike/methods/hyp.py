@@ -55,9 +55,9 @@ class Hyp(Method):
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         settings = self.settings
-        counts = torch.unique(batch.labels, return_counts=True)[1]
-        images_per_class = int(counts[0])
-        if images_per_class < 2 or not bool((counts == images_per_class).all()):
+        counts = torch.unique(batch.labels, return_counts=True)[1].tolist()
+        images_per_class = counts[0]
+        if images_per_class < 2 or len(set(counts)) > 1:
             raise LookalikeError(
                 "`hyp` needs batches with the same number of images of each class: set `sampler.kind` to pk."
             )

@@ -54,8 +54,7 @@ class Margin(Method):
 
     def margin_loss(self, z: Tensor, batch: Batch) -> Tensor:
         """Return the margin loss of embeddings (n, d)."""
-        noise = self.stream.pairs(3, batch.ids, self.context.step)
-        return self.criterion(z, batch.labels, noise)
+        return self.criterion(z, batch.labels, self.stream.pairs(3, batch.ids, self.context.step))
 
 
 class RMarginSettings(MarginSettings):

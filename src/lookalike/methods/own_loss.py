@@ -46,11 +46,12 @@ class OwnLoss(Method):
         return value
 
 
-def attach_miner(method: Method, miner: Any) -> None:
-    """Put a miner in front of the loss of a method that is one loss of pytorch-metric-learning."""
+def attach_miner(method: Method, miner: Any) -> Method:
+    """Return the method with a miner in front of its loss, which must be one of pytorch-metric-learning."""
     criterion = getattr(method, "criterion", None)
     if not isinstance(criterion, PMLLoss):
         raise LookalikeError(
             f"The method {method.name} takes no miner: pass it with `loss=`, or take ms, contrastive or triplet."
         )
     criterion.miner = miner
+    return method

@@ -5,8 +5,6 @@ The formula is in :mod:`lookalike.losses.s2sd`.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
@@ -46,7 +44,6 @@ class S2SD(RMargin):
     name = "s2sd"
     head_modules = ("targets", "target_losses")
     Settings = S2SDSettings
-    default_overrides: ClassVar = {"optimizer": {"lr": 3e-4, "loss_lr": 5e-4}}
     settings: S2SDSettings
 
     def __init__(self, settings: S2SDSettings, context: Context) -> None:

@@ -64,12 +64,9 @@ class SimSiam(CropMethod):
         self.criterion = import_lightly("loss", "NegativeCosineSimilarity", self.name)()
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        z = self.projection(self.crops(batch))
-        views = len(batch.views)
-        return {
-            "p": images_first(self.prediction(z), views),
-            "target": images_first(z.detach(), views)[:, :GLOBAL_VIEWS],
-        }
+        z, views = self.projection(self.crops(batch)), len(batch.views)
+        p, target = (images_first(rows, views) for rows in (self.prediction(z), z.detach()))
+        return {"p": p, "target": target[:, :GLOBAL_VIEWS]}
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         p, z = embeddings["p"], embeddings["target"]

@@ -26,9 +26,6 @@ def gather_statistics(model: nn.Module) -> None:
 
     torch's SyncBatchNorm does not accept tensors in main memory. The layers keep their class and their state; only
     `forward` of the object is replaced, so a saved model is not affected.
-
-    Args:
-        model: The model whose layers are changed in place.
     """
     for layer in layers(model):
         if not isinstance(vars(layer).get("forward"), _Joint):
@@ -39,24 +36,27 @@ def split_statistics(model: nn.Module, splits: int) -> None:
     """Let batch-norm layers in training mode normalize image i within part i mod `splits`.
 
     One process then behaves like `splits` of them, which MoCo needs against information leaking through the statistics.
-
-    Args:
-        model: The model whose layers are changed in place.
-        splits: Number of parts of a batch.
     """
     for layer in layers(model):
         vars(layer)["forward"] = _Split(layer, splits)
 
 
-class _Split:
-    def __init__(self, layer: _BatchNorm, splits: int) -> None:
+class _Forward:
+    """`forward` of a batch-norm layer, with another one in training mode."""
+
+    def __init__(self, layer: _BatchNorm, splits: int = 1) -> None:
         self.layer, self.usual, self.splits = layer, layer.forward, splits
 
     def __call__(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        if not layer.training:
-            return self.usual(x)
         axes = [axis for axis in range(x.ndim) if axis != 1]
+        return finish(self.layer, self.normalized(self.layer, x, axes)) if self.layer.training else self.usual(x)
+
+    def normalized(self, layer: _BatchNorm, x: Tensor, axes: list[int]) -> Tensor:
+        raise NotImplementedError
+
+
+class _Split(_Forward):
+    def normalized(self, layer: _BatchNorm, x: Tensor, axes: list[int]) -> Tensor:
         count = min(self.splits, len(x))
         parts = [x[part::count] for part in range(count)]
         rows = [torch.arange(part, len(x), count, device=x.device) for part in range(count)]
@@ -64,7 +64,7 @@ class _Split:
         with torch.no_grad():
             means, variances = (torch.stack([f(p, axes) for p in parts]).mean(0) for f in (torch.mean, _variance))
             remember(layer, means, variances)
-        return finish(layer, whole[torch.cat(rows).argsort()])
+        return whole[torch.cat(rows).argsort()]
 
 
 def _variance(x: Tensor, axes: list[int]) -> Tensor:
@@ -92,25 +92,17 @@ def finish(layer: _BatchNorm, out: Tensor) -> Tensor:
     return out
 
 
-class _Joint:
-    def __init__(self, layer: _BatchNorm) -> None:
-        self.layer, self.usual = layer, layer.forward
-
-    def __call__(self, x: Tensor) -> Tensor:
-        layer = self.layer
-        if not layer.training:
-            return self.usual(x)
-        axes = [axis for axis in range(x.ndim) if axis != 1]
+class _Joint(_Forward):
+    def normalized(self, layer: _BatchNorm, x: Tensor, axes: list[int]) -> Tensor:
         shape = [1, -1] + [1] * (x.ndim - 2)
-        count = x.new_tensor([x.numel() // x.shape[1]])
         # Two passes, mean first: the one-pass formula loses digits when the mean is large.
-        total = distributed.all_reduce(count)
+        total = distributed.all_reduce(x.new_tensor([x.numel() // x.shape[1]]))
         mean = distributed.all_reduce(x.sum(axes), gradient=True) / total
         centered = x - mean.view(shape)
         variance = distributed.all_reduce(centered.square().sum(axes), gradient=True) / total
-        seen = float(total)
-        remember(layer, mean.detach(), variance.detach() * seen / max(seen - 1, 1))
-        return finish(layer, centered * torch.rsqrt(variance + layer.eps).view(shape))
+        count = float(total)
+        remember(layer, mean.detach(), variance.detach() * count / max(count - 1, 1))
+        return centered * torch.rsqrt(variance + layer.eps).view(shape)
 
 
 @contextlib.contextmanager

@@ -20,12 +20,7 @@ COMMENT_SIZE = CHECKSUM_BYTES.to_bytes(2, "little")
 
 
 def write(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a checkpoint atomically.
-
-    Args:
-        path: The file to write.
-        document: Tensors and plain values by name.
-    """
+    """Write tensors and plain values by name, atomically."""
     import torch
 
     with atomic_file(path) as part:
@@ -87,9 +82,7 @@ def _is_intact(path: Path) -> bool | None:
     with path.open("rb") as file:
         file.seek(max(size - len(COMMENT_SIZE), 0))
         tail = file.read()
-    if not tail.startswith(COMMENT_SIZE):
-        return None
-    return tail[len(COMMENT_SIZE) :] == _digest(path, size)
+    return tail[len(COMMENT_SIZE) :] == _digest(path, size) if tail.startswith(COMMENT_SIZE) else None
 
 
 def _digest(path: Path, size: int) -> bytes:
@@ -99,12 +92,7 @@ def _digest(path: Path, size: int) -> bytes:
 def trainable_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str, Tensor]:
     """Copies of the tensors that training can change: trainable parameters and unfrozen batch-norm statistics.
 
-    Args:
-        model: The trained model; it decides which tensors are taken.
-        twin: Take the tensors of this copy of the model instead, as of a momentum teacher.
-
-    Returns:
-        Tensors by their name in `state_dict()`.
+    By their name in `state_dict()`. With `twin` they are those of this copy of the model, as of a momentum teacher.
     """
     from lookalike.training.batchnorm import layers
 
@@ -116,15 +104,7 @@ def trainable_state(model: nn.Module, twin: nn.Module | None = None) -> dict[str
 
 
 def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Load what `trainable_state` returned; all other tensors stay unchanged.
-
-    Args:
-        model: The model to change.
-        state: Tensors by name.
-
-    Raises:
-        LookalikeError: If the model lacks one of the tensors.
-    """
+    """Load what `trainable_state` returned; all other tensors stay unchanged."""
     missing = set(state) - set(model.state_dict())
     if missing:
         raise LookalikeError(f"The checkpoint does not fit the model: it holds `{sorted(missing)[0]}`.")

@@ -84,6 +84,5 @@ def _starts(size: int) -> list[int]:
 
 def _gradients(grad: Tensor, x: Tensor, weight: Tensor, stride: Any, padding: Any, which: int) -> Tensor:
     """The gradient of the input (0) or of the weights (1), as torch computes it."""
-    mask = [which == 0, which == 1, False]
-    options = stride, padding, [1, 1], False, [0, 0], len(weight)
-    return torch.ops.aten.convolution_backward(grad, x, weight.to(x.dtype), None, *options, mask)[which]
+    options = stride, padding, [1, 1], False, [0, 0], len(weight), [which == 0, which == 1, False]
+    return torch.ops.aten.convolution_backward(grad, x, weight.to(x.dtype), None, *options)[which]

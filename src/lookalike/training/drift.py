@@ -23,17 +23,7 @@ COLLAPSED = 0.95  # mean cosine of a batch's embeddings
 
 
 def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
-    """Mean and largest distance that the embeddings of a batch moved in one step.
-
-    Args:
-        before: Embeddings before the step.
-        after: Embeddings of the same pixels after it.
-
-    Returns:
-        ``drift/mean`` and ``drift/max``.
-
-    Shape:
-        - before, after: ``(n, d)``.
+    """Mean and largest distance that the embeddings (n, d) of the same pixels moved in one step.
 
     Example:
         >>> from lookalike.training.drift import feature_drift
@@ -101,13 +91,12 @@ def describe_filter(log: Sequence[Mapping[str, Any]]) -> str:
     rows = [row for row in log if "memory/gain" in row]
     if not rows:
         return ""
-    gains = [row["memory/gain"] for row in rows]
-    gain, window = gains[-1], rows[-1]["memory/window"]
+    gains, window = [row["memory/gain"] for row in rows], rows[-1]["memory/window"]
     text = (
-        f"The gain ended at {_gain(gain)} (from {_gain(min(gains))} to {_gain(max(gains))}): the moments the memory is "
-        f"matched to are an average over an effective window of {window:.3g} batches."
+        f"The gain ended at {_gain(gains[-1])} (from {_gain(min(gains))} to {_gain(max(gains))}): the moments the "
+        f"memory is matched to are an average over an effective window of {window:.3g} batches."
     )
-    if gain > 0.99:
+    if gains[-1] > 0.99:
         text += " That is the present batch alone: in effect XBN."
     if "memory/r" in rows[-1]:
         text += f" Noise estimated from the run: r {rows[-1]['memory/r']:.3g}, q {rows[-1]['memory/q']:.3g}."

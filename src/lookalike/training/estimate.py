@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import yaml
 
 from lookalike import methods
@@ -19,14 +20,12 @@ from lookalike.core.files import format_bytes
 from lookalike.core.progress import Progress, no_warnings, progress_listener
 from lookalike.core.run import Run
 from lookalike.core.settings import Settings
+from lookalike.data import Table, audit
+from lookalike.training.loop import Loop
 from lookalike.training.own_parts import OwnParts
 from lookalike.training.settings import TrainSettings
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from lookalike.data.table import Table
-    from lookalike.training.split import Division
+from lookalike.training.setup import build_setup
+from lookalike.training.split import Division
 
 IMAGES = 320  # enough for the runtime that many images are embedded by
 ROWS = 1000  # vectors that metrics are timed on
@@ -66,17 +65,7 @@ class Plan:
 def plan_run(
     settings: TrainSettings, table: Table, division: Division, *, report: bool, objects: OwnParts | None = None
 ) -> Plan:
-    """Count what a run would do, and time a few of its images and steps.
-
-    Args:
-        settings: The complete settings.
-        table: All images.
-        division: Their split.
-        report: Whether the run would write a report.
-        objects: Objects of the user's own.
-    """
-    import numpy as np
-
+    """Count what a run would do, and time a few of its images and steps."""
     codes = table.labels()[0]
 
     def describe(rows: np.ndarray) -> str:
@@ -87,10 +76,8 @@ def plan_run(
     disk = views * 1280 * 4 if pooled else len(table) * round((settings.model.size or 224) / 0.875) ** 2 * 4
     batch, method, own = settings.sampler.size, methods.find(settings.method.name), settings.method.own()
     in_views = f" in {count} views" if (count := method.views_per_image(own)) > 1 else ""
-    seconds = {
-        name: round(value, 2)
-        for name, value in _seconds(settings, table, division, report, objects or OwnParts()).items()
-    }
+    measured = _seconds(settings, table, division, report, objects or OwnParts())
+    seconds = {name: round(value, 2) for name, value in measured.items()}
     facts = {
         "training": describe(division.train),
         "validation": describe(division.validation),
@@ -149,18 +136,10 @@ def _seconds(
     settings: TrainSettings, table: Table, division: Division, report: bool, own: OwnParts
 ) -> dict[str, float]:
     """Run every stage on a few images, with a cache of its own, and scale it up."""
-    from lookalike.data import audit
-    from lookalike.training.loop import Loop
-    from lookalike.training.setup import build_setup
-
     few, part = _sample(settings, table, division)
     timeline = _Timeline()
-    with (
-        tempfile.TemporaryDirectory(prefix="lookalike-plan-") as folder,
-        folders.temporary_cache(),
-        progress_listener(timeline),
-        no_warnings(),
-    ):
+    home = tempfile.TemporaryDirectory(prefix="lookalike-plan-")
+    with home as folder, folders.temporary_cache(), progress_listener(timeline), no_warnings():
         audited = audit(part.mark(few), near=False, max_bad=1.0).table
         run = Run.create(settings.method.name, {}, path=Path(folder) / "run")
         start = time.monotonic()
@@ -194,17 +173,13 @@ def _seconds(
 
 def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
     """Rows for a whole batch of training images, and a few of the others."""
-    import numpy as np
-
-    chosen, train = settings.sampler, division.train
-    if chosen.kind == "pk":
-        codes = table.labels()[0]
-        per_class = max(chosen.images_per_class, 2)
-        groups = [train[codes[train] == code] for code in np.unique(codes[train])]
-        groups = [rows[:per_class] for rows in sorted(groups, key=len, reverse=True)[: 2 * chosen.classes_per_batch]]
-        train = np.concatenate(groups) if groups else train
-    else:
+    chosen, train, codes = settings.sampler, division.train, table.labels()[0]
+    if chosen.kind == "shuffle":
         train = train[: 2 * chosen.batch_size]
+    elif len(train):
+        groups = [train[codes[train] == code] for code in np.unique(codes[train])]
+        largest = sorted(groups, key=len, reverse=True)[: 2 * chosen.classes_per_batch]
+        train = np.concatenate([rows[: max(chosen.images_per_class, 2)] for rows in largest])
     spare = np.setdiff1d(np.arange(len(table)), train)
     rest = spare[:: max(len(spare) // max(IMAGES - len(train), 1), 1)][: max(IMAGES - len(train), 0)]
     rows = np.union1d(train, rest)
@@ -224,8 +199,6 @@ def _measure_seconds(kind: str, count: int, dim: int) -> float:
     `metrics`: retrieval metrics of one model, whose products grow with the square of the images. `tests`: twelve
     intervals and eight paired tests of the three models. `maps`: two maps of the test images.
     """
-    import numpy as np
-
     from lookalike.core.seeds import numpy_rng
     from lookalike.evaluation import bootstrap
     from lookalike.evaluation.projection import project

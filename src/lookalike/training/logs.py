@@ -18,10 +18,7 @@ from lookalike.training.settings import TrainSettings
 class Logs:
     """Writes the values of a step to every enabled log; only the main process writes.
 
-    Args:
-        run: The run folder.
-        settings: Settings of the run; `log` is used.
-        start: The step that a resumed run continues from.
+    A resumed run continues from the step `start`.
 
     Example:
         >>> from lookalike.core.run import Run

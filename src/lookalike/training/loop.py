@@ -7,11 +7,12 @@ So a run that is killed and resumed ends with the same bits as an uninterrupted 
 from __future__ import annotations
 
 import contextlib
+import copy
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 from lookalike.core import distributed, interrupts, progress, seeds
 from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
+from lookalike.core.report_blocks import number
 from lookalike.core.run import Run
 from lookalike.data.samplers import Sampler
 from lookalike.data.table import Table
@@ -37,43 +39,38 @@ from lookalike.training.own_parts import CallbackState
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import Source
 from lookalike.training.step import device_random_state, joint_gradient, set_device_random_state
+from lookalike.training.stopping import Dropped, StopCheck
 
 PRECISIONS = {"f32": "32-true", "bf16": "bf16-mixed", "f16": "16-mixed"}
 CHECKPOINT_SECONDS = 60.0
 """A checkpoint is written at least this often."""
+SLOW_SECONDS = 0.5
+"""After a step that took longer, the next one can be dropped: the state before it is kept in memory."""
 
 
 class LoopSetup(Protocol):
     """What the loop takes its steps with: `TrainingSetup`, or the task of an adaptation."""
 
     model: Embedder
+    device: torch.device
+    table: Any
+    train: np.ndarray
+    validation: np.ndarray
+    test: np.ndarray
+    known: np.ndarray
+    frozen: list[torch.nn.Module]
+    parent: str
 
-    @property
-    def device(self) -> torch.device: ...
     @property
     def sampler(self) -> Sampler: ...
     @property
     def classes(self) -> int: ...
-    @property
-    def table(self) -> Table | None: ...
     @property
     def train_table(self) -> Table: ...
     @property
     def train_labels(self) -> np.ndarray: ...
     @property
     def labels(self) -> np.ndarray: ...
-    @property
-    def train(self) -> np.ndarray: ...
-    @property
-    def validation(self) -> np.ndarray: ...
-    @property
-    def test(self) -> np.ndarray: ...
-    @property
-    def known(self) -> np.ndarray: ...
-    @property
-    def frozen(self) -> Sequence[torch.nn.Module]: ...
-    @property
-    def parent(self) -> str: ...
     def make_method(self, context: Context) -> Method: ...
     def make_source(self, method: Method) -> Source: ...
 
@@ -89,6 +86,7 @@ class TrainingProgress:
         scores: ``[step, score, MAP@R]`` of every evaluation.
         finished: Whether the loop has ended.
         stopped_early: Whether early stopping ended it.
+        evaluation_due: Whether the evaluation after `step` is missing, because the run was stopped in it.
     """
 
     step: int = 0
@@ -97,6 +95,7 @@ class TrainingProgress:
     scores: list[list[float]] = field(default_factory=list)
     finished: bool = False
     stopped_early: bool = False
+    evaluation_due: bool = False
 
     @property
     def stale(self) -> int:
@@ -117,20 +116,12 @@ class TrainingProgress:
 
 
 class Loop:
-    """Takes the optimizer steps of a run, evaluates, and writes checkpoints.
-
-    Args:
-        settings: Settings of the run.
-        parts: Images, model and method: what `build_setup` returned, or the task of an adaptation.
-        run: The run folder.
-        callbacks: Objects with some of the hooks of `Callback`.
-    """
+    """Takes the optimizer steps of a run, evaluates, and writes checkpoints."""
 
     def __init__(self, settings: TrainSettings, parts: LoopSetup, run: Run, callbacks: Sequence[Any] = ()) -> None:
         self.settings, self.parts, self.run_folder, self.callbacks = settings, parts, run, callbacks
         self.model, self.device, self.sampler = parts.model, parts.device, parts.sampler
-        processes = distributed.world_size()
-        if self.sampler.size < processes:
+        if self.sampler.size < (processes := distributed.world_size()):
             raise LookalikeError(f"A joint batch of {self.sampler.size} cannot be shared by {processes} processes.")
         self.fabric = _fabric(self.device, settings.precision)
         if settings.model.batch_norm == "gathered":
@@ -151,6 +142,9 @@ class Loop:
         self.state_shown = CallbackState(run, self.model, self.method, settings.steps)
         self.readings: dict[str, float] = {}
         self.saved = time.monotonic()
+        self._check = StopCheck()
+        self._before: dict[str, Any] | None = None  # state before the step in progress
+        self._slow = True  # whether the last step was
 
     # ---- the steps -------------------------------------------------------------------------------
 
@@ -158,57 +152,87 @@ class Loop:
         """Take all steps, from the last checkpoint if `resume` is set."""
         if resume and (self.run_folder.checkpoints / checkpoint.LAST).exists():
             self._restore()
-        settings, done, method = self.settings, self.done, contextlib.closing(self.method)
+        done, method = self.done, contextlib.closing(self.method)
         self.train_mode()
         with (
             method,
-            Logs(self.run_folder, settings, start=done.step) as logs,
-            interrupts.stop_on_interrupt() as stop,
+            Logs(self.run_folder, self.settings, start=done.step) as logs,
+            interrupts.stop_on_interrupt() as self._check.request,
         ):
-            if not done.scores and done.step == 0:
-                self._evaluate(0, logs)
-                self._save()
-            with progress.Progress(f"{self.method.command.capitalize()}ing", settings.steps) as bar:
-                bar.done = done.step
-                while done.step < settings.steps and not done.finished:
-                    step = done.step + 1
-                    loss = self.take_step(step)
-                    done.step = step
-                    last = step == settings.steps
-                    if last or step % settings.log.every_n_steps == 0:
-                        logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
-                    if self.readings:
-                        logs.write(step, **self.readings)
-                    self._call("on_step", loss=loss, logs=dict(self.context.logs))
-                    if last or self.state_shown.stop or step % settings.evaluate_every == 0:
-                        self._evaluate(step, logs)
-                        patience = settings.early_stopping
-                        stale = patience is not None and done.stale >= patience
-                        done.stopped_early = (stale or self.state_shown.stop) and not last
-                        done.finished = last or done.stopped_early
-                        self._save()
-                    elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
-                        self._save()
-                    bar.advance(note=f"loss {loss:.3f}")
-                    if distributed.any_rank(stop.is_set()) and not done.finished:
-                        self._save()
-                        raise interrupts.Stopped(
-                            f"Stopped at step {step:,} of {settings.steps:,}; nothing is lost. "
-                            f"Continue with: {self.run_folder.resume_with(self.method.command)}",
-                            terminated=stop.terminated,
-                        )
+            try:
+                self._go(logs)
+            except Dropped:
+                self.train_mode()  # in which batch-norm statistics are part of the state
+                self._save(self._before)
+                if hasattr(self.source, "close"):
+                    self.source.close()  # images drawn ahead are not waited for
+                raise interrupts.Stopped(
+                    f"Stopped at step {done.step:,} of {self.settings.steps:,}; nothing is lost. "
+                    f"Continue with: {self.run_folder.resume_with(self.method.command)}",
+                    terminated=self._check.request.terminated,
+                ) from None
         done.finished = True
         self._call("on_end")
         return done
+
+    def _go(self, logs: Logs) -> None:
+        settings, done = self.settings, self.done
+        if not done.scores and done.step == 0:
+            self._evaluate(0, logs)
+            self._save()
+        with progress.Progress(f"{self.method.command.capitalize()}ing", settings.steps) as bar:
+            bar.done = done.step - done.evaluation_due
+            while (done.step < settings.steps or done.evaluation_due) and not done.finished:
+                if not done.evaluation_due:
+                    loss = self._take_droppable_step(done.step + 1)
+                    done.step += 1
+                    bar.note = f"loss {number(loss)}"
+                    self._after_step(loss, logs)
+                if done.evaluation_due:
+                    self._evaluate(done.step, logs)
+                    last, patience = done.step == settings.steps, settings.early_stopping
+                    stale = patience is not None and done.stale >= patience
+                    done.stopped_early = bool(stale or self.state_shown.stop) and not last
+                    done.finished = last or done.stopped_early
+                    done.evaluation_due = False
+                    self._save()
+                elif time.monotonic() - self.saved >= CHECKPOINT_SECONDS:
+                    self._save()
+                bar.advance()
+                if distributed.any_rank(self._check.request.is_set()) and not done.finished:
+                    raise Dropped
+
+    def _after_step(self, loss: float, logs: Logs) -> None:
+        """Log a step and decide whether an evaluation follows."""
+        settings, done, step = self.settings, self.done, self.done.step
+        last = step == settings.steps
+        if last or step % settings.log.every_n_steps == 0:
+            logs.write(step, loss=loss, lr=self.optimizer.param_groups[0]["lr"], **self.context.logs)
+        if self.readings:
+            logs.write(step, **self.readings)
+        self._call("on_step", loss=loss, logs=dict(self.context.logs))
+        done.evaluation_due = bool(last or self.state_shown.stop or step % settings.evaluate_every == 0)
+
+    def _take_droppable_step(self, step: int) -> float:
+        """Take a step; if it is long, a request to stop ends it at the next layer, and what it changed is dropped."""
+        start = time.monotonic()
+        if self._slow and self.device.type == CPU and distributed.world_size() == 1:
+            state = self.state()
+            self._before = state | copy.deepcopy({name: state[name] for name in ("method", "optimizer", "precision")})
+            with self._check.block(layers=True):
+                loss = self.take_step(step)
+            self._before = None
+        else:
+            loss = self.take_step(step)
+        self._slow = time.monotonic() - start > SLOW_SECONDS
+        return loss
 
     def _call(self, hook: str, **news: Any) -> None:
         """Call a hook of all callbacks, which share one state."""
         if not self.callbacks:
             return
         state, done = self.state_shown, self.done
-        news |= {"step": done.step, "best_step": done.best_step, "best_score": done.best_score}
-        for name, value in news.items():
-            setattr(state, name, value)
+        vars(state).update(news, step=done.step, best_step=done.best_step, best_score=done.best_score)
         for callback in self.callbacks:
             getattr(callback, hook, lambda _: None)(state)
 
@@ -220,9 +244,9 @@ class Loop:
         if place == 0:
             self.method.on_epoch()
         factor = optim.lr_factor(step, settings.steps, settings.schedule)
+        frozen = step <= settings.schedule.freeze_backbone_steps
         for group in self.optimizer.param_groups:
-            still = group.get("name") == "backbone" and step <= settings.schedule.freeze_backbone_steps
-            group["lr"] = 0.0 if still else group["initial"] * factor
+            group["lr"] = 0.0 if frozen and group.get("name") == "backbone" else group["initial"] * factor
         if isinstance(self.model.norm, MomentumBatchNorm):
             self.model.norm.set_epoch(context.epoch + 1, -(-settings.steps // self.sampler.steps_per_epoch))
         self.method.before_step()
@@ -244,7 +268,7 @@ class Loop:
         self.optimizer.zero_grad(set_to_none=True)
         self.method.after_step()
         if before is not None:
-            self._read_meter(before, mine, joint, logged)
+            self._measure_drift(before, mine, joint, logged)
         return loss
 
     @contextlib.contextmanager
@@ -253,8 +277,6 @@ class Loop:
         fast = self.settings.precision == "bf16" and self.device.type == CPU
         with self.fabric.autocast(), depthwise.FastDepthwise() if fast else contextlib.nullcontext():
             yield
-
-    # ---- the drift meter -------------------------------------------------------------------------
 
     @torch.no_grad()
     def _embed_batch(self, mine: Batch) -> Tensor:
@@ -265,7 +287,7 @@ class Loop:
         self.train_mode()
         return distributed.all_gather(rows)
 
-    def _read_meter(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
+    def _measure_drift(self, before: Tensor, mine: Batch, joint: Batch, logged: bool) -> None:
         after = self._embed_batch(mine)
         moved = drift.feature_drift(before, after)
         if self.method.needs_drift():
@@ -287,8 +309,7 @@ class Loop:
             self.source.prepare(self.parts.train[ahead], distributed.rank_slice(len(ahead)), step + 1)
         ids = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         joint = Batch((), self.source.layer, self.context.labels[ids], ids)
-        local = joint.part(mine)
-        return Batch(tuple(v.to(self.device) for v in views), local.layer, local.labels, local.ids), joint
+        return replace(joint.part(mine), views=tuple(v.to(self.device) for v in views)), joint
 
     def train_mode(self) -> None:
         """Set training mode, except for what is frozen."""
@@ -321,10 +342,10 @@ class Loop:
         mine = rows[distributed.rank_slice(len(rows))]
         pixels, precision = self.source.layer == PIXELS, self.settings.precision
         graph = fused_graph(model, "pooled", precision, len(mine)) if pixels else None
-        out = [torch.empty(0, self.model.dim, device=self.device)]
-        out += [z for _, z in self._centers(mine, model, graph)]
+        none = torch.empty(0, self.model.dim, device=self.device)
+        vectors = torch.cat([none, *(z for _, z in self._centers(mine, model, graph))])
         self.train_mode()
-        return distributed.all_gather(torch.cat(out))
+        return distributed.all_gather(vectors)
 
     def encode_backward(self, rows: np.ndarray, gradient: Tensor) -> None:
         """Backpropagate the gradient of embeddings that `encode` returned (`Context.encode_backward`)."""
@@ -340,6 +361,7 @@ class Loop:
         """Embeddings of table rows at the center crop, in blocks; `graph` maps pixels to features."""
         size = 64 if self.source.layer != "pooled" else 4096
         for start in range(0, len(rows), size):
+            self._check()
             part = slice(start, start + size)
             x, layer = self.source.center(rows[part]).to(self.device), self.source.layer
             if graph is not None:
@@ -351,55 +373,62 @@ class Loop:
     def _evaluate(self, step: int, logs: Logs) -> None:
         """Score the model on the validation classes; write the checkpoint of the best step."""
         done = self.done
-        if not len(self.parts.validation):  # nothing to choose by: the last step is taken
+        with self._check.block():
+            metrics, readings = self._measure()
+        if metrics is None:  # nothing to choose by: the last step is taken
             done.best_step, best = step, True
-            if not self.method.needs_labels and len(self.parts.test):
-                logs.write(step, **self._neighbors())
         else:
-            rows = self.parts.validation
-            vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
-            metrics = retrieval.retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
             best = done.note(step, metrics[self.settings.metric], metrics["map@r"])
-            logs.write(step, **{f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
-        if self.settings.log.test_classes:
-            logs.write(step, **self._test_recall(self.settings.log.test_classes))
+        for values in readings:
+            logs.write(step, **values)
         if best and distributed.is_main():
-            models = {"": self.method.export_model(), **self.method.extra_models()}
-            states = {name: checkpoint.trainable_state(self.model, model) for name, model in models.items()}
-            tensors = self.method.export_tensors()
-            state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": tensors}
+            states = {name: checkpoint.trainable_state(self.model, model) for name, model in self._models().items()}
+            state = {"step": step, "model": states.pop(""), "beside": states, "keepsakes": self.method.export_tensors()}
             checkpoint.write(self.run_folder.checkpoints / checkpoint.BEST, state)
         self._call("on_evaluate", score=done.scores[-1][1] if done.scores else None)
 
+    def _measure(self) -> tuple[dict[str, float] | None, list[dict[str, float]]]:
+        """Metrics on the validation classes, if there are any, and the rows of the log."""
+        rows, classes = self.parts.validation, self.settings.log.test_classes
+        metrics, readings = None, []
+        if len(rows):
+            vectors = self.embed(rows, self.method.export_model()).cpu().numpy()
+            metrics = retrieval.retrieval_metrics(vectors, self.parts.labels[rows], recall_at=(1,), top=100).mean()
+            readings.append({f"validation/{name}": metrics[name] for name in ("recall@1", "map@r")})
+        elif not self.method.needs_labels and len(self.parts.test):
+            readings.append(self._neighbors())
+        return metrics, [*readings, self._test_recall(classes)] if classes else readings
+
     def _test_recall(self, classes: int) -> dict[str, float]:
         """recall@1 on the first test classes, decoded anew: test images are not among the cached ones."""
-        test, table = self.parts.test, self.parts.table
-        assert table is not None
-        codes = self.parts.labels[test]
+        test, codes = self.parts.test, self.parts.labels[self.parts.test]
         chosen = np.isin(codes, np.unique(codes[codes >= 0])[:classes])
-        vectors = self.encode(table.take(test[chosen])).cpu().numpy()
+        vectors = self.encode(self.parts.table.take(test[chosen])).cpu().numpy()
         return {"test/recall@1": retrieval.retrieval_metrics(vectors, codes[chosen]).mean()["recall@1"]}
 
     def _neighbors(self) -> dict[str, float]:
         """k-NN accuracy on the held-out images: a reading, nothing is chosen by it."""
-        known, held_out, labels = self.parts.known, self.parts.test, self.parts.labels
         out: dict[str, float] = {}
-        for name, model in {"": self.method.export_model(), **self.method.extra_models()}.items():
-            rows = [self.embed(side, model).cpu().numpy() for side in (known, held_out)]
-            arguments = (rows[0], labels[known], rows[1], labels[held_out])
-            result = classification.weighted_knn(
-                *arguments, k=classification.KNN_COUNTS, temperature=self.method.knn_temperature
-            )
+        for name, model in self._models().items():
+            sides: list[np.ndarray] = []
+            for rows in (self.parts.known, self.parts.test):
+                sides += [self.embed(rows, model).cpu().numpy(), self.parts.labels[rows]]
+            options: Any = {"k": classification.KNN_COUNTS, "temperature": self.method.knn_temperature}
             prefix = f"{name}_" if name else ""
-            out |= {f"knn/{prefix}accuracy@{k}": value for k, value in result.accuracy.items()}
+            accuracy = classification.weighted_knn(*sides, **options).accuracy
+            out |= {f"knn/{prefix}accuracy@{k}": value for k, value in accuracy.items()}
         return out
+
+    def _models(self) -> dict[str, Embedder]:
+        """The networks that are evaluated and saved; the main one has no name."""
+        return {"": self.method.export_model(), **self.method.extra_models()}
 
     # ---- state -----------------------------------------------------------------------------------
 
-    def _save(self) -> None:
+    def _save(self, state: dict[str, Any] | None = None) -> None:
         self.saved = time.monotonic()
         if distributed.is_main():
-            checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, self.state())
+            checkpoint.write(self.run_folder.checkpoints / checkpoint.LAST, state or self.state())
         self._call("on_checkpoint")
 
     def state(self) -> dict[str, Any]:

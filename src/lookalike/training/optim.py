@@ -68,18 +68,7 @@ class LARS(torch.optim.Optimizer):
 
 
 def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optimizer:
-    """Build the optimizer over the parameter groups of a method.
-
-    Args:
-        method: The training method; its frozen parameters are left out.
-        settings: Settings of the run; `optimizer` and `precision` are used.
-
-    Returns:
-        An optimizer whose groups carry their undecayed learning rate as ``initial``.
-
-    Raises:
-        ValueError: If the groups of the method leave out a trainable parameter.
-    """
+    """Build the optimizer over the parameter groups of a method; they carry their undecayed rate as ``initial``."""
     chosen = settings.optimizer
     rates = LearningRates(chosen.lr, chosen.head_lr or chosen.lr, chosen.loss_lr or 10 * chosen.lr)
     groups = [

@@ -108,20 +108,15 @@ class OwnParts:
 
     def names(self) -> dict[str, str]:
         """Return the class of every object that is there, by argument."""
-        out: dict[str, str] = {}
-        for field in fields(self):
-            value = getattr(self, field.name)
-            some = list(value) if field.name == "callbacks" else [] if value is None else [value]
-            if some:
-                out[field.name] = ", ".join(_class_name(one) for one in some)
-        return out
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        lists = {name: value if name == "callbacks" else [value] for name, value in values.items() if value is not None}
+        return {name: ", ".join(map(_class_name, some)) for name, some in lists.items() if some}
 
     def overrides(self, method: Any) -> dict[str, Any]:
         """Return the settings that the objects call for, below those of the user."""
-        names = self.names()
         if self.loss is not None and method is not None:
             raise LookalikeError("`loss` and `method` are both given; a loss of your own is the method.")
-        out: dict[str, Any] = {"objects": names} if names else {}
+        out: dict[str, Any] = {"objects": names} if (names := self.names()) else {}
         out |= {"method": {"name": "own_loss"}} if self.loss is not None else {}
         return out | ({"views": {"mode": "end_to_end"}} if self.transform is not None else {})
 
@@ -159,18 +154,14 @@ def describe_repeat(own: OwnParts, sampler: Any) -> str:
 class EpochSampler:
     """The batches of a torch sampler, one pass after the other, each drawn from random streams of its own.
 
-    Args:
-        sampler: Iterable of row numbers, or of lists of them.
-        count: Number of training images.
-        size: Images in a batch, where the sampler gives single numbers.
-        seed: Seed of the passes.
+    The sampler is an iterable of row numbers, `size` of which make a batch, or of lists of them.
     """
 
     def __init__(self, sampler: Any, count: int, *, size: int, seed: int) -> None:
         self.sampler, self.count, self.seed = sampler, count, seed
         self.size = int(getattr(sampler, "batch_size", None) or size)
-        self._pass = (0, self._draw(0))
-        first = self._pass[1]
+        first = self._draw(0)
+        self._pass = 0, first
         self.repeatable = all(map(np.array_equal, first, self._draw(0)))
         self.size, self.steps_per_epoch = len(first[0]), len(first)
 
@@ -191,7 +182,7 @@ class EpochSampler:
             batches = [flat[start : start + size] for start in range(0, len(flat) - size + 1, size)]
         if not batches or not all(len(batch) for batch in batches):
             raise LookalikeError("The sampler gives no batches.")
-        largest, least = max(b.max() for b in batches), min(b.min() for b in batches)
+        least, largest = np.concatenate(batches).min(), np.concatenate(batches).max()
         if least < 0 or largest >= self.count:
             raise LookalikeError(
                 f"The sampler gives row {largest if largest >= self.count else least}, but there are {self.count:,} "
@@ -204,9 +195,8 @@ class EpochSampler:
         """Return the rows of the batch of a step."""
         number, place = divmod(step - 1, self.steps_per_epoch)
         if self._pass[0] != number:
-            self._pass = (number, self._draw(number))
-        batches = self._pass[1]
-        return batches[place % len(batches)]
+            self._pass = number, self._draw(number)
+        return self._pass[1][place % len(self._pass[1])]
 
 
 def make_own_sampler(sampler: Any, labels: np.ndarray, *, size: int, seed: int) -> Any:
@@ -224,14 +214,9 @@ class OwnView:
     """The view of a transform of the user's own; its random numbers depend on the seed and the step only.
 
     Drawn on the training thread, one image after another: global random streams are shared among threads.
-
-    Args:
-        transform: Function of a PIL image, or of `image=` for albumentations.
-        pre: The model's input.
     """
 
-    kind = "own"
-    serial = True
+    kind, serial = "own", True
 
     def __init__(self, transform: Any, pre: Preprocess) -> None:
         self.transform, self.pre = transform, pre

@@ -32,8 +32,7 @@ def _folder(command: Command) -> Path:
 
 def names(command: Command = "train") -> list[str]:
     """Names of the built-in recipes of a command, the default first."""
-    stems = sorted(path.stem for path in _folder(command).glob("*.yaml"))
-    return sorted(stems, key=lambda name: name != DEFAULT)
+    return sorted((path.stem for path in _folder(command).glob("*.yaml")), key=lambda name: (name != DEFAULT, name))
 
 
 def names_for_adapt() -> list[str]:

@@ -25,47 +25,27 @@ from lookalike.training.loop import TrainingProgress
 from lookalike.training.selection import FROZEN, START, TRAINED, KNNComparison, Outcome, PrototypeFacet, embed_features
 from lookalike.training.setup import TrainingSetup
 
-GUARD_ORDER = s.CURVES + 6
-GUARD_PREFIX = "guard/"
-GUARD_CHARTS: dict[str, tuple[str, dict[str, str]]] = {  # title: label of the axis, and lines
-    "What the prototypes say about an image": ("clusters", {"clusters": "distinguished by the prototypes"}),
-    "The two terms against their extremes": (
-        "fraction of log M",
-        {"consistency": "disagreement of views", "balance": "imbalance of prototypes"},
-    ),
-    "Prototypes of the last images": (
-        "prototypes",
-        {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"},
-    ),
-    "Features": ("spread", {"spread": "of the features"}),
-}
-GUARD_NOTES = {
-    "clusters": "exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the "
-    "image, at most the smaller of block and batch.",
-    "spread": "About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all.",
-}
-PROTOTYPES_ORDER = s.CURVES + 7
+GUARD_ORDER, PROTOTYPES_ORDER, GUARD_PREFIX = s.CURVES + 6, s.CURVES + 7, "guard/"
+_TERMS = {"consistency": "disagreement of views", "balance": "imbalance of prototypes"}
+_COUNTS = {"in_use": "in use", "in_use_at_random": "if chosen at random", "perplexity": "in use, weighted"}
+_CLUSTERS = (
+    "exp of the mutual information of image and prototype inside a block: 1 for whatever ignores the image, at most "
+    "the smaller of block and batch."
+)
+_SPREAD = "About 1 when they point everywhere, 0 when all are one; it falls late in a collapse or not at all."
+GUARD_CHARTS = (  # title, label of the axis, lines and note
+    ("What the prototypes say about an image", "clusters", {"clusters": "distinguished by the prototypes"}, _CLUSTERS),
+    ("The two terms against their extremes", "fraction of log M", _TERMS, ""),
+    ("Prototypes of the last images", "prototypes", _COUNTS, ""),
+    ("Features", "spread", {"spread": "of the features"}, _SPREAD),
+)
 LARGEST, NEAREST = 12, 6
 
 
 def write_sections(
-    run: Run,
-    parts: TrainingSetup,
-    done: TrainingProgress,
-    outcome: Outcome,
-    audit: dict[str, Any],
-    shown: PrototypeFacet | None = None,
+    run: Run, parts: TrainingSetup, done: TrainingProgress, outcome: Outcome, audit: dict[str, Any], shown: Any = None
 ) -> None:
-    """Write every section of the report, as JSON and thumbnails in the run.
-
-    Args:
-        run: The run folder.
-        parts: The setup of the run.
-        done: Progress of the loop.
-        outcome: Measurements and selected model.
-        audit: Facts of the image audit.
-        shown: Prototypes to show, if there are any.
-    """
+    """Write every section of the report, as JSON and thumbnails in the run."""
     written: dict[str, s.Section | None] = {
         "curves": curves_section(run, parts, done),
         "drift": drift.drift_section(run.read_log(), parts.settings.log.drift_every_n_steps),
@@ -85,8 +65,7 @@ def write_sections(
 
 def measured_sections(run: Run, parts: TrainingSetup, outcome: Outcome) -> dict[str, s.Section | None]:
     """The sections on what was measured on held-out images."""
-    table = parts.table.take(outcome.rows)
-    labels, names = parts.labels[outcome.rows], parts.table.labels()[1]
+    table, labels, names = parts.table.take(outcome.rows), parts.labels[outcome.rows], parts.table.labels()[1]
     result, gallery = outcome.measured[TRAINED].result, outcome.gallery
     report_images = ReportImages(table, run, labels, names, gallery)
     frozen, after, selected = (outcome.measured[name] for name in (FROZEN, TRAINED, outcome.selected))
@@ -122,19 +101,10 @@ def method_sections(run: Run, parts: TrainingSetup) -> dict[str, s.Section]:
     last = checkpoint.read(run.checkpoints / checkpoint.LAST)
     model = copy.deepcopy(parts.model)
     checkpoint.load_trainable_state(model, last["model"])
-    names = parts.table.labels()[1]
-    context = ReportContext(
-        run=run,
-        settings=kind.Settings.parse(parts.settings.method.own()),
-        model=model.eval(),
-        state=last["method"],
-        table=parts.train_table,
-        labels=parts.train_labels,
-        names=[names[code] for code in np.unique(parts.labels[parts.train]) if code >= 0],
-        view=parts.random_view(),
-        seed=parts.settings.seed,
-    )
-    return kind.report_sections(context)
+    own, every = kind.Settings.parse(parts.settings.method.own()), parts.table.labels()[1]
+    names = [every[code] for code in np.unique(parts.labels[parts.train]) if code >= 0]
+    images = (parts.train_table, parts.train_labels, names, parts.random_view(), parts.settings.seed)
+    return kind.report_sections(ReportContext(run, own, model.eval(), last["method"], *images))
 
 
 def table_section(outcome: Outcome) -> s.Section:
@@ -169,9 +139,7 @@ def curves_section(run: Run, parts: TrainingSetup, done: TrainingProgress) -> s.
     note = f"{len(parts.test):,} held-out images, 20 neighbors among {len(parts.known):,} training images."
     charts = [s.log_lines(log, "k-NN accuracy", near, note=note), s.log_lines(log, "loss", {"loss": "loss"})]
     blocks += [chart for chart in charts if chart.series]
-    if not blocks:
-        blocks.append(s.Text(text="No step was taken."))
-    return s.Section(title="Curves", order=s.CURVES, blocks=blocks)
+    return s.Section(title="Curves", order=s.CURVES, blocks=blocks or [s.Text(text="No step was taken.")])
 
 
 def audit_section(audit: dict[str, Any], parts: TrainingSetup) -> s.Section:
@@ -183,37 +151,31 @@ def audit_section(audit: dict[str, Any], parts: TrainingSetup) -> s.Section:
         rows.append((name, f"{len(chosen):,} images, {classes:,} classes"))
     rows.append(("parted by", parts.division.rule))
     blocks: list[s.Block] = [s.Facts(rows=rows, note=" ".join(parts.division.notes))]
-    facts: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in audit.items()]
-    if facts:
-        blocks.append(s.Facts(title="Audit", rows=facts))
+    if audit:
+        blocks.append(s.Facts(title="Audit", rows=[(name.replace("_", " "), value) for name, value in audit.items()]))
     return s.Section(title="Data", order=s.AUDIT, blocks=blocks)
 
 
 def settings_section(run: Run, parts: TrainingSetup) -> s.Section:
     """The command and settings that repeat the run, and the versions of the packages."""
     text = yaml.safe_dump(parts.settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-    verb = methods.find(parts.settings.method.name).command
-    command = shlex.join(["lookalike", verb, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"])
-    blocks: list[s.Block] = [
-        s.Code(title="The command that repeats it", text=command),
-        s.Code(title="Settings", text=text, folded=True),
-        s.Facts(title="Versions", rows=[*package_versions().items()], folded=True),
-    ]
+    name = methods.find(parts.settings.method.name).command
+    words = ["lookalike", name, parts.settings.data.source, "--recipe", f"{run.path.name}/config.yaml"]
+    repeated = s.Code(title="The command that repeats it", text=shlex.join(words))
+    versions = s.Facts(title="Versions", rows=[*package_versions().items()], folded=True)
+    blocks: list[s.Block] = [repeated, s.Code(title="Settings", text=text, folded=True), versions]
     return s.Section(title="Settings", order=s.SETTINGS, blocks=blocks)
 
 
 def unmeasured_section(run: Run, parts: TrainingSetup, outcome: Outcome) -> s.Section:
     """The verdict without labeled images: the readings of the collapse guard."""
     readings = last_guard_readings(run.read_log())
-    figures = [
-        s.Figure(label=name.replace("_", " "), value=round(readings[name], 3))
-        for name in ("clusters", "in_use", "consistency", "balance", "spread")
-        if name in readings
-    ]
+    names = [name for name in ("clusters", "in_use", "consistency", "balance", "spread") if name in readings]
+    figures = [s.Figure(label=name.replace("_", " "), value=round(readings[name], 3)) for name in names]
     state = f" The guard says: {STATES[int(readings['state'])]}." if "state" in readings else ""
-    message = outcome.message + state
     line = f"{parts.table.name}, {len(parts.train):,} images, seed {parts.settings.seed}"
-    return s.Section(title="Verdict", order=s.VERDICT, blocks=[s.Verdict(message=message, figures=figures, line=line)])
+    verdict = s.Verdict(message=outcome.message + state, figures=figures, line=line)
+    return s.Section(title="Verdict", order=s.VERDICT, blocks=[verdict])
 
 
 def knn_section(knn: KNNComparison, message: str, line: str) -> s.Section:
@@ -243,9 +205,8 @@ def guard_section(log: Sequence[Mapping[str, Any]]) -> s.Section | None:
     alarm = f" The guard first warned at step {alarms[0]:,}." if alarms else ""
     blocks: list[s.Block] = [s.Text(text=f"At the end the run is {state}.{alarm}")]
     dashed = [GUARD_PREFIX + "in_use_at_random"]
-    for title, (label, names) in GUARD_CHARTS.items():
+    for title, label, names, note in GUARD_CHARTS:
         keys = {GUARD_PREFIX + name: text for name, text in names.items()}
-        note = GUARD_NOTES.get(label, "")
         blocks.append(s.log_lines(log, label, keys, title=title, note=note, dashed=dashed))
     rows: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in sorted(readings.items())]
     blocks.append(s.Facts(title="Last readings", rows=rows, folded=True))

@@ -68,28 +68,16 @@ class Outcome:
         out["side"] = self.side
         if self.measured:
             result = self.measured[TRAINED].result
-            out |= {
-                "queries": len(result.query_index),
-                "test_classes": len(np.unique(result.labels)),
-                "measured": {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()},
-                "differences": self.differences,
-            }
+            out |= {"queries": len(result.query_index), "test_classes": len(np.unique(result.labels))}
+            out["measured"] = {name: {k: m.intervals[k] for k in MEASURES} for name, m in self.measured.items()}
+            out["differences"] = self.differences
         if self.neighbors is not None:
             out["knn"] = asdict(self.neighbors)
         return out
 
 
 def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outcome:
-    """Measure the three models and select the one the run ends with.
-
-    Args:
-        parts: The setup of the run; its model holds the weights of the best step afterwards.
-        done: Progress of the loop.
-        run: The run folder with the checkpoints.
-
-    Returns:
-        The measurements and the selected model.
-    """
+    """Measure the three models and select the one the run ends with; `parts.model` is at the best step afterwards."""
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)
     start_head = _start_head(parts, run)
     checkpoint.load_trainable_state(parts.model, best["model"])
@@ -110,8 +98,7 @@ def select_model(parts: TrainingSetup, done: TrainingProgress, run: Run) -> Outc
             START: embed_features(start_head, parts.features[rows], parts.start_norm),
             TRAINED: _trained(parts, rows),
         }
-        for name, embeddings in vectors.items():
-            measured[name] = EvaluatedModel(name, embeddings, retrieval_metrics(embeddings, labels, **how))
+        measured = {name: EvaluatedModel(name, z, retrieval_metrics(z, labels, **how)) for name, z in vectors.items()}
     outcome = Outcome(measured, rows, gallery, side, _differences(measured), TRAINED, "")
     if pretrained:
         return _select_pretrained(outcome, parts, best, how)
@@ -125,15 +112,14 @@ def _select_pretrained(
 ) -> Outcome:
     """Select by k-NN accuracy on held-out images; without labeled images the result is undecided."""
     if not outcome.measured:
-        selected = UNDECIDED
-        result = f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
-        if parts.settings.keep == "trained":
-            selected, result = TRAINED, "The trained model is kept, as requested."
+        selected, result = TRAINED, "The trained model is kept, as requested."
+        if parts.settings.keep != "trained":
+            selected = UNDECIDED
+            result = f"The starting model stays the default, and the trained one is kept beside it (`{TRAINED}`)."
         message = f"Undecided: there are no labeled images to measure on. {result}"
         return replace(outcome, selected=selected, message=message)
-    vectors = {name: knn.vectors for name, knn in outcome.measured.items() if name != START}
-    for name in iterate_extra_models(parts, best):
-        vectors[name] = _trained(parts, outcome.rows)
+    vectors = {name: model.vectors for name, model in outcome.measured.items() if name != START}
+    vectors |= {name: _trained(parts, outcome.rows) for name in iterate_extra_models(parts, best)}
     knn = compare_knn(vectors, parts.labels[outcome.rows], how["gallery"], how["query"])
     selected = TRAINED if knn.difference.better or parts.settings.keep == "trained" else FROZEN
     return replace(outcome, neighbors=knn, selected=selected, message=knn.message(selected == TRAINED))
@@ -189,16 +175,7 @@ def _start_head(parts: TrainingSetup, run: Run) -> nn.Module:
 
 @torch.no_grad()
 def embed_features(head: nn.Module, features: np.ndarray, norm: nn.Module | None = None) -> np.ndarray:
-    """Unit embeddings that a head, and a norm layer after it, make of pooled features.
-
-    Args:
-        head: The head; an identity leaves the features unchanged.
-        features: Pooled features.
-        norm: Layer after the head, or None.
-
-    Shape:
-        - features: ``(n, feature_dim)``; output: ``(n, embedding_dim)``.
-    """
+    """Unit embeddings (n, d) that a head, and a norm layer after it, make of pooled features (n, feature_dim)."""
     device, out = next((p.device for p in head.parameters()), None), []
     for start in range(0, len(features), EMBED_ROWS):
         rows = pooling.unit(torch.from_numpy(np.array(features[start : start + EMBED_ROWS], np.float32)).to(device))
@@ -242,11 +219,7 @@ def compare_knn(
 ) -> KNNComparison:
     """Classify held-out images by the labels of their neighbors, with each model.
 
-    Args:
-        vectors: Unit embeddings ``(n, d)`` by model name, among them the starting and the trained model's.
-        labels: Class of each row.
-        known: Mask of the rows with known labels.
-        held_out: Mask of the rows to classify.
+    `vectors` are unit embeddings (n, d) by model name; `known` and `held_out` are masks of their rows.
     """
     accuracy, right = {}, {}
     for name, rows in vectors.items():
@@ -290,10 +263,7 @@ def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: Training
     """Save the models of a run as folders, with their results in the model card.
 
     `model` is the selected one. A model trained without labels is saved as `trained` if it is not selected, and a
-    student whose teacher is selected as `student`.
-
-    Returns:
-        The prototypes of the trained model for the report, if it has any.
+    student whose teacher is selected as `student`. Returns the prototypes of the trained model, if it has any.
     """
     settings = parts.settings
     best = checkpoint.read(run.checkpoints / checkpoint.BEST)
@@ -317,15 +287,11 @@ def save_models(run: Run, parts: TrainingSetup, outcome: Outcome, done: Training
 
 
 def _card(parts: TrainingSetup, outcome: Outcome) -> dict[str, Any]:
-    names = {name: f"{name} (this one)" if name == outcome.selected else name for name in outcome.measured}
-    results = [
-        {"model": names[name], **{k: m.intervals[k].to_json() for k in CARD_METRICS}}
-        for name, m in outcome.measured.items()
-    ]
+    results = []
+    for name, model in outcome.measured.items():
+        title = f"{name} (this one)" if name == outcome.selected else name
+        results.append({"model": title, **{k: model.intervals[k].to_json() for k in CARD_METRICS}})
     classes = f" of {parts.classes:,} classes" if parts.classes else ""
+    data = f"{parts.table.name}: {len(parts.train):,} images{classes}"
     where = f"{len(outcome.rows):,} {outcome.side} images of the same collection"
-    return {
-        "data": f"{parts.table.name}: {len(parts.train):,} images{classes}",
-        "results": results,
-        "limits": f"Evaluated on {where}. {outcome.message}",
-    }
+    return {"data": data, "results": results, "limits": f"Evaluated on {where}. {outcome.message}"}

@@ -24,6 +24,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import Progress, say
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng, sample_rows, seed_everything
+from lookalike.data import PixelCache
 from lookalike.data.augmentation import CenterView, CropView, RandomView
 from lookalike.data.samplers import PKSampler, Sampler, ShuffleSampler, SubsetSampler
 from lookalike.data.table import Table
@@ -50,47 +51,39 @@ class TrainingImages(NamedTuple):
 
 @dataclass
 class TrainingSetup:
-    """Everything the loop needs: images, labels, model, cached features and sampler."""
+    """Everything the loop needs: images, labels, model, cached features and sampler.
+
+    Row numbers are those of `table`, of every readable image; a label is −1 where there is none. `parent` is the
+    fingerprint of the starting model, `features` its pooled features; `first_head` and `first_norm` are its own head
+    and the norm layer behind it, `start_norm` is the norm layer at step 0.
+    """
 
     settings: TrainSettings
     table: Table
-    """Every readable image; row numbers below are into it."""
     division: Division
     labels: np.ndarray
-    """A class number for every row, −1 where there is none."""
     training_images: TrainingImages
     model: Embedder
     device: torch.device
     parent: str
-    """Fingerprint of the starting model."""
     features: np.ndarray
-    """Pooled features of the starting model, a row an image."""
     first_head: nn.Module
-    """The starting model's own head, and the norm layer behind it."""
     first_norm: nn.Module
     start_norm: nn.Module
-    """The norm layer as it is at step 0."""
     frozen: list[nn.Module]
     own: OwnParts = field(default_factory=OwnParts)
-
-    @property
-    def known(self) -> np.ndarray:
-        """Labeled training rows that held-out images are compared with; a sample if there are very many."""
-        rows, count = self.train[self.labels[self.train] >= 0], self.settings.log.knn_images
-        return sample_rows(rows, count or len(rows), self.settings.data.split_seed, "known")
 
     def __post_init__(self) -> None:
         self.train, self.validation, self.test = self.division.train, self.division.validation, self.division.test
         self.train_table, self.train_labels, drawn = self.training_images
         self.classes = int(self.train_labels.max(initial=-1)) + 1
-        labels = self.train_labels if drawn is None else self.train_labels[drawn]
-        if self.own.sampler is None:
-            self.sampler = make_sampler(self.settings, labels)
-        else:
-            size, seed = self.settings.sampler.size, self.settings.seed
-            self.sampler = make_own_sampler(self.own.sampler, labels, size=size, seed=seed)
+        labels, chosen = self.train_labels if drawn is None else self.train_labels[drawn], self.settings
+        self.sampler = make_sampler(chosen, labels, self.own.sampler)
         if drawn is not None:
             self.sampler = SubsetSampler(drawn, self.sampler)
+        known = self.train[self.labels[self.train] >= 0]
+        self.known = sample_rows(known, chosen.log.knn_images or len(known), chosen.data.split_seed, "known")
+        """Labeled training rows that held-out images are compared with; a sample if there are very many."""
 
     def make_method(self, context: Context) -> Method:
         kind = methods.find(self.settings.method.name)
@@ -98,9 +91,7 @@ class TrainingSetup:
         if kind is OwnLoss:
             return OwnLoss(settings, context, self.own.loss, self.own.miner)
         method = kind(settings, context)
-        if self.own.miner is not None:
-            attach_miner(method, self.own.miner)
-        return method
+        return method if self.own.miner is None else attach_miner(method, self.own.miner)
 
     def make_source(self, method: Method) -> Source:
         """The source of views that the settings ask for: cached outputs of a frozen layer, or pixels."""
@@ -108,8 +99,6 @@ class TrainingSetup:
         random, count = self.random_view(), len(self.table)
         views = method.views(random)
         if chosen.mode == "end_to_end":
-            from lookalike.data import PixelCache
-
             pixels = PixelCache(self.table, round(pre.size / pre.crop), progress=True)
             return PixelSource(pixels, views, CenterView(pre), seed=seed)
 
@@ -132,9 +121,11 @@ class TrainingSetup:
         return (CropView if self.settings.views.crop == "plain" else RandomView)(self.model.preprocess, **options)
 
 
-def make_sampler(settings: TrainSettings, labels: np.ndarray) -> Sampler:
-    """The sampler that the settings ask for, over images with these classes."""
+def make_sampler(settings: TrainSettings, labels: np.ndarray, own: Any = None) -> Sampler:
+    """The sampler that the settings ask for, or the user's own, over images with these classes."""
     s = settings.sampler
+    if own is not None:
+        return make_own_sampler(own, labels, size=s.size, seed=settings.seed)
     if s.kind == "shuffle":
         return ShuffleSampler(len(labels), size=s.batch_size, seed=settings.seed)
     shape = {"classes": s.classes_per_batch, "images": s.images_per_class}
@@ -143,17 +134,11 @@ def make_sampler(settings: TrainSettings, labels: np.ndarray) -> Sampler:
 
 
 def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
-    """Load the model a run starts from; seeded, so that an untrained one is the same each time.
-
-    Args:
-        settings: Settings of the run; `model` and `seed` are used.
-        device: Device to load to.
-    """
+    """Load the model a run starts from; seeded, so that an untrained one is the same each time."""
     seed_everything(settings.seed)
     chosen = settings.model
-    model = Embedder.from_pretrained(
-        chosen.name, device=device, pooling=chosen.pooling, size=chosen.size, weights=chosen.weights
-    )
+    options: Any = {"pooling": chosen.pooling, "size": chosen.size, "weights": chosen.weights}
+    model = Embedder.from_pretrained(chosen.name, device=device, **options)
     if chosen.crop is not None:
         model.preprocess = replace(model.preprocess, crop=chosen.crop)
     return model
@@ -162,20 +147,9 @@ def starting_model(settings: TrainSettings, device: torch.device) -> Embedder:
 def build_setup(
     settings: TrainSettings, table: Table, division: Division, run: Run, own: OwnParts | None = None
 ) -> TrainingSetup:
-    """Load the model, add its head, freeze what is not trained.
+    """Load the model, add its head, freeze what is not trained; the same in every process and every resumed run.
 
-    Args:
-        settings: Settings of the run.
-        table: All readable images.
-        division: Their split.
-        run: The run folder; the initial head is stored there.
-        own: Objects of the user's own.
-
-    Returns:
-        The setup, the same in every process and in every resumed run.
-
-    Raises:
-        LookalikeError: If the settings do not fit the model or the images.
+    The initial head is stored in the run. Raises `LookalikeError` if the settings do not fit the model or the images.
     """
     torch.set_num_threads(threads())
     device = resolve(settings.device)
@@ -260,26 +234,15 @@ def freeze(model: Embedder, settings: TrainSettings) -> list[nn.Module]:
 
 
 def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings: TrainSettings) -> None:
-    """Train a new head alone on cached features: SupCon, plain SGD, backbone frozen.
-
-    Args:
-        head: The head, changed in place.
-        features: Pooled features of the center crops.
-        labels: Class of each row.
-        settings: Settings of the run; `head` and `sampler` are used.
-
-    Shape:
-        - features: ``(n, feature_dim)``; labels: ``(n,)``.
+    """Train a new head alone on cached features (n, feature_dim): SupCon, plain SGD, backbone frozen.
 
     References:
         Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", pre-warm-up.
     """
-    chosen = settings.sampler
-    shape: Any = {"classes": chosen.classes_per_batch, "images": chosen.images_per_class}
+    shape: Any = {"classes": settings.sampler.classes_per_batch, "images": settings.sampler.images_per_class}
     sampler = PKSampler(labels, **shape, seed=derive(settings.seed, "prewarm"), warn_if_fewer=False)
     steps = settings.head.prewarm_epochs * sampler.steps_per_epoch
-    device = next(head.parameters()).device
-    criterion = SupConLoss()
+    device, criterion = next(head.parameters()).device, SupConLoss()
     optimizer = torch.optim.SGD(head.parameters(), lr=settings.head.prewarm_lr)
     with Progress("Warming the head", steps) as bar:
         for step in range(1, steps + 1):
@@ -290,8 +253,7 @@ def prewarm(head: nn.Module, features: np.ndarray, labels: np.ndarray, settings:
             loss.backward()
             optimizer.step()
             bar.advance()
-    for parameter in head.parameters():
-        parameter.grad = None
+    optimizer.zero_grad()
 
 
 class Source(Protocol):
@@ -309,17 +271,10 @@ class Source(Protocol):
 
 
 class Rows:
-    """An array over some rows of a table, addressed by the table's row numbers.
-
-    Args:
-        values: One entry a row.
-        rows: The row numbers of the entries; None: all rows of the table.
-        count: Number of rows of the table, if `rows` is given.
-    """
+    """An array over some rows of a table of `count` rows (None: over all), addressed by the table's row numbers."""
 
     def __init__(self, values: np.ndarray, rows: np.ndarray | None = None, count: int = 0) -> None:
-        self.values = values
-        self.place: np.ndarray | None = None
+        self.values, self.place = values, None
         if rows is not None:
             self.place = np.full(count, -1, np.int64)
             self.place[rows] = np.arange(len(rows))
@@ -332,15 +287,11 @@ class Rows:
 class CachedSource:
     """Outputs of a frozen layer, of the center crop and of some random views.
 
-    A draw takes any view of an image, the center crop included.
+    A draw takes any view of an image, the center crop included; with `distinct` the views of one image in one step
+    differ, as long as there are enough.
 
-    Args:
-        layer: The cached layer.
-        center: Outputs for the center crop, ``(rows, ...)``.
-        random: Outputs for random views, ``(views, rows, ...)``; None: the center crop only.
-        views: Number of views of an image in a step.
-        distinct: The views of one image in one step differ, as long as there are enough.
-        seed: Seed of the draws.
+    Shape:
+        - center: ``(rows, ...)``; random: ``(views, rows, ...)``, or None for the center crop only.
     """
 
     def __init__(
@@ -368,9 +319,8 @@ class CachedSource:
         return tuple(self._picked(self._random, rows[mine], pick) for pick in picks)
 
     def _picked(self, random: Rows, rows: np.ndarray, pick: np.ndarray) -> Tensor:
-        values = self._center.values
+        values, middle = self._center.values, pick == 0
         out = np.empty((len(rows), *values.shape[1:]), values.dtype)
-        middle = pick == 0
         out[middle] = values[self._center.at(rows[middle])]
         out[~middle] = random.values[pick[~middle] - 1, random.at(rows[~middle])]
         return torch.from_numpy(out)
@@ -380,14 +330,7 @@ class CachedSource:
 
 
 class PixelSource:
-    """Pixels, augmented anew at every draw by a thread pool, one step ahead.
-
-    Args:
-        pixels: Cache of decoded images.
-        views: One augmentation for each view of an image.
-        center: The view of an evaluation.
-        seed: Seed of the draws.
-    """
+    """Decoded images, augmented anew at every draw by a thread pool, one step ahead."""
 
     layer = PIXELS
 
@@ -419,3 +362,7 @@ class PixelSource:
     def center(self, rows: np.ndarray) -> Tensor:
         crops = self._pool.map(lambda row: self._center(self._pixels.get(int(row)), None), rows)
         return torch.from_numpy(np.stack(list(crops)))
+
+    def close(self) -> None:
+        """Give up the views of later steps."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -163,12 +163,11 @@ def _by_class(rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, w
 
 def _by_image(rows: np.ndarray, codes: np.ndarray, fraction: float, seed: int, what: str) -> Sides:
     """(trained, held out): some images of every class with four or more, at least two on each side."""
-    held = []
-    if fraction:
-        for code in np.unique(codes[rows]):
-            group = rows[codes[rows] == code]
-            if len(group) >= 4:
-                count = min(max(round(fraction * len(group)), 2), len(group) - 2)
-                held.append(numpy_rng(seed, what, "pictures", code).permutation(group)[:count])
-    out = np.isin(rows, np.concatenate(held) if held else [])
+    held = [rows[:0]]
+    for code in np.unique(codes[rows]) if fraction else ():
+        group = rows[codes[rows] == code]
+        if len(group) >= 4:
+            count = min(max(round(fraction * len(group)), 2), len(group) - 2)
+            held.append(numpy_rng(seed, what, "pictures", code).permutation(group)[:count])
+    out = np.isin(rows, np.concatenate(held))
     return rows[~out], rows[out]

@@ -81,10 +81,9 @@ def joint_gradient(
         out = outputs[0] if len(parts) == 1 else _embed(method, part, autocast)
         rows = slice(start, start + len(part))
         start += len(part)
-        moving = [(out[n], leaf.grad[rows]) for n, leaf in leaves.items() if leaf.grad is not None]
-        moving = [(tensor, gradient) for tensor, gradient in moving if tensor.requires_grad]
+        moving = {n: leaf.grad[rows] for n, leaf in leaves.items() if leaf.grad is not None and out[n].requires_grad}
         if moving:
-            torch.autograd.backward([t for t, _ in moving], [g for _, g in moving])
+            torch.autograd.backward([out[n] for n in moving], list(moving.values()))
     sum_gradients(parameters)
     return loss.detach()
 
@@ -106,8 +105,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     gradients = [p.grad for p in parameters if p.grad is not None]
     flat = torch.cat([g.reshape(-1) for g in gradients])
     distributed.sum_in_place(flat)
-    parts = torch.split(flat, [g.numel() for g in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 

@@ -6,7 +6,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from lookalike import methods
 from lookalike.core import distributed, progress
@@ -16,16 +18,20 @@ from lookalike.core.imports import package_versions
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
 from lookalike.core.settings import flatten, merge, write_yaml
 from lookalike.core.storage import location
+from lookalike.data import Table, audit, check_classes, read_table, with_columns
 from lookalike.evaluation import training_overlap
 from lookalike.models import Embedder, hub, model_folder, open_clip
+from lookalike.training import checkpoint
 from lookalike.training import recipe as recipe_files
+from lookalike.training.estimate import Plan, Stages, plan_run
+from lookalike.training.loop import Loop, TrainingProgress
 from lookalike.training.own_parts import OwnParts, check_resumed, describe_repeat
+from lookalike.training.report import last_guard_readings, write_sections
+from lookalike.training.selection import save_models, select_model
 from lookalike.training.settings import TrainSettings, expand_shorthand, method_name, resolve
-
-if TYPE_CHECKING:
-    from lookalike.data.table import Table
-    from lookalike.training.estimate import Plan
-    from lookalike.training.split import Division
+from lookalike.training.setup import build_setup
+from lookalike.training.split import Division, divide
+from lookalike.training.which_method import choose_method
 
 TABLE, PREPARED = "table.parquet", "prepared.json"
 START_MODEL = "start_model"  # the folder of a run that was given a loaded model
@@ -103,25 +109,16 @@ def train(
         >>> run.result["steps"]  # doctest: +SKIP
         2
     """
-    auto, images = method == "auto", data
+    auto = method == "auto"
     plain = {"method": None if auto else method, "seed": seed, "device": device, "steps": steps, "processes": processes}
     columns = (image_column, label_column, split_column)
     overrides = _overrides(settings, data=data, columns=columns, model=model, learning_rate=learning_rate, **plain)
     if auto and resume is None:
-        from lookalike.core.progress import say
-        from lookalike.data import read_table
-        from lookalike.training.which_method import choose_method
-
-        chosen = resolve(recipe_files.load(recipe or DEFAULT_RECIPES["train"]), overrides).data
-        if data is None and not chosen.source:
-            raise LookalikeError("There is nothing to train on: give a folder of images.")
-        images = read_table(data if data is not None else chosen.source, layout=chosen.layout, progress=True)
-        name, why = choose_method(images)
-        say(f"Method: {name} ({why}).")
+        data, name = _choose_method(data, resolve(recipe_files.load(recipe or DEFAULT_RECIPES["train"]), overrides))
         overrides = merge(overrides, {"method": {"name": name}})
     own = OwnParts(loss, miner, sampler, transform, callbacks)
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
-    return start("train", images, recipe, overrides, own=own, **options)
+    return start("train", data, recipe, overrides, own=own, **options)
 
 
 def pretrain(
@@ -189,19 +186,30 @@ def pretrain(
     columns = (image_column, label_column, split_column)
     overrides = _overrides(settings, data=data, columns=columns, model=model, learning_rate=learning_rate, **plain)
     if from_scratch:
-        name = overrides.get("method", {}).get("name")
-        if name is None:
-            name = expand_shorthand(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))["method"]["name"]
-        overrides = merge(FROM_SCRATCH, methods.find(name).from_scratch_overrides, overrides)
-    own = OwnParts(callbacks=callbacks)
+        name = method_name(overrides) or method_name(recipe_files.load(recipe or DEFAULT_RECIPES["pretrain"]))
+        overrides = merge(FROM_SCRATCH, methods.find(str(name)).from_scratch_overrides, overrides)
     options: dict[str, Any] = {"out": out, "resume": resume, "dry_run": dry_run, "report": report, "model": model}
-    return start("pretrain", data, recipe, overrides, own=own, **options)
+    return start("pretrain", data, recipe, overrides, own=OwnParts(callbacks=callbacks), **options)
+
+
+def _choose_method(data: Any, settings: TrainSettings) -> tuple[Table, str]:
+    """Read the images for `--method auto`; returns them and the method measured best on such images."""
+    images = read_table(_source(data, settings), layout=settings.data.layout, progress=True)
+    name, why = choose_method(images)
+    progress.say(f"Method: {name} ({why}).")
+    return images, name
+
+
+def _source(data: Any, settings: TrainSettings) -> Any:
+    if data is None and not settings.data.source:
+        raise LookalikeError("There is nothing to train on: give a folder of images.")
+    return settings.data.source if data is None else data
 
 
 @in_every_process
 def start(
     command: str,
-    data: str | Path | Table | None,
+    data: Any,
     recipe: str | Path | None,
     overrides: dict[str, Any],
     *,
@@ -231,21 +239,19 @@ def start(
     settings = resolve(recipe_files.load(recipe or DEFAULT_RECIPES[command]), overrides)
     _check_command(settings.method.name, command)
     _check_objects(settings, own)
-    if not settings.data.source:
-        raise LookalikeError("There is nothing to train on: give a folder of images.")
-    table, division = split_images(data if data is not None else settings.data.source, settings)
+    table, division = split_images(_source(data, settings), settings)
     if dry_run:
-        from lookalike.training.estimate import plan_run
-
         return plan_run(settings, table, division, report=report, objects=own)
-    is_embedder = isinstance(model, Embedder)
-    run = Run.create(
-        settings.method.name,
-        settings.model_dump(mode="json"),
-        path=out,
-        fill=lambda run: _save_start(model, run.path / START_MODEL) if is_embedder else None,
-    )
-    if is_embedder:
+
+    def fill(run: Run) -> None:
+        if isinstance(model, Embedder):  # saved with the keys of the images that are known to have trained it
+            model.save_pretrained(run.path / START_MODEL)
+            known = training_overlap.known_images(model)
+            document = {"images": None if known is None else sorted(known.made)}
+            write_json(run.path / START_MODEL / training_overlap.FILE, document)
+
+    run = Run.create(settings.method.name, settings.model_dump(mode="json"), path=out, fill=fill)
+    if isinstance(model, Embedder):
         settings.model.name = str(run.path / START_MODEL)
         write_yaml(run.path / "config.yaml", settings.model_dump(mode="json"))
     with run.removed_if_failed(), run.locked():
@@ -262,17 +268,15 @@ def _overrides(
     **same_name: Any,
 ) -> dict[str, Any]:
     """The arguments of a command as settings, over `settings`; what is None is left out."""
-    out: dict[str, Any] = {name: value for name, value in same_name.items() if value is not None}
+    settings, out = settings or {}, {name: value for name, value in same_name.items() if value is not None}
+    images = settings.get("data", {})
     if data is not None:
-        if (settings or {}).get("data", {}).get("source"):
+        if images.get("source"):
             raise LookalikeError("The images are given twice, as DATA and as `data.source`; leave one of them out.")
         name = data if isinstance(data, (str, Path)) else getattr(data, "name", type(data).__name__)
         out["data"] = {"source": str(name)}
     if any(columns):
-        from lookalike.data import with_columns
-
-        layout = with_columns((settings or {}).get("data", {}).get("layout", "auto"), *columns)
-        out.setdefault("data", {})["layout"] = layout
+        out.setdefault("data", {})["layout"] = with_columns(images.get("layout", "auto"), *columns)
     if isinstance(model, Embedder):
         out["model"] = {"name": model.name}
     elif model is not None:
@@ -284,14 +288,7 @@ def _overrides(
         out["model"] = {"name": str(path.absolute() if is_folder else model)}
     if learning_rate is not None:
         out["optimizer"] = {"lr": learning_rate}
-    return merge(expand_shorthand(settings or {}), expand_shorthand(out))
-
-
-def _save_start(model: Embedder, folder: Path) -> None:
-    """Save the model that a run starts from, with the keys of the images that are known to have trained it."""
-    model.save_pretrained(folder)
-    known = training_overlap.known_images(model)
-    write_json(folder / training_overlap.FILE, {"images": None if known is None else sorted(known.made)})
+    return merge(expand_shorthand(settings), expand_shorthand(out))
 
 
 def _check_objects(settings: TrainSettings, own: OwnParts) -> None:
@@ -333,21 +330,7 @@ def _resumed_settings(run: Run, recipe: str | Path | None, overrides: Mapping[st
 
 
 def split_images(source: Any, settings: TrainSettings) -> tuple[Table, Division]:
-    """Read the images and split them into training, validation and test.
-
-    Args:
-        source: A folder, a table file, a list file or a `Table`.
-        settings: Settings of the run; `data` and `method.name` are used.
-
-    Returns:
-        The table and its split.
-
-    Raises:
-        LookalikeError: If there are no images, or too few classes for the split.
-    """
-    from lookalike.data import check_classes, read_table
-    from lookalike.training.split import divide
-
+    """Read the images and split them into training, validation and test."""
     table = read_table(source, layout=settings.data.layout, progress=True)
     labeled = methods.find(settings.method.name).needs_labels
     if labeled and (small := check_classes(table)):
@@ -364,19 +347,15 @@ def split_images(source: Any, settings: TrainSettings) -> tuple[Table, Division]
 
 def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division) -> tuple[Table, Division]:
     """Audit the images, leave out unreadable ones, and record the table in the run."""
-    from lookalike.data import audit
-
     near, max_bad = settings.data.near_duplicates, settings.data.max_unreadable
     result = audit(division.mark(table), near=near, max_bad=max_bad, progress=True)
-    table, division = result.table, division.follow(result.table)
-    facts = result.facts()
+    table, division, facts = result.table, division.follow(result.table), result.facts()
     if facts["unreadable"]:
         named = "; ".join(f"{row}: {why}" for row, why in result.unreadable[:3])
-        count = f"{facts['unreadable']:,} images" if facts["unreadable"] > 1 else "1 image"
+        count = progress.plural(facts["unreadable"], "image")
         progress.warn(f"{count} cannot be read and will be left out ({named}).")
-    across = facts["across_exact"] + facts["across_near"]
-    if across:
-        count = f"{across:,} groups" if across > 1 else "1 group"
+    if across := facts["across_exact"] + facts["across_near"]:
+        count = progress.plural(across, "group")
         progress.warn(f"{count} of equal or nearly equal images are on both sides of the split.")
     table.save(run.path / TABLE)
     document = {"audit": facts, "rule": division.rule, "notes": division.notes, "unreadable": result.unreadable}
@@ -386,13 +365,7 @@ def _prepare(run: Run, settings: TrainSettings, table: Table, division: Division
 
 
 def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple[Table, Division]:
-    """The images and the split of a run that is resumed; `data` are images in memory, passed once more.
-
-    Raises:
-        LookalikeError: If the images have changed since the run began.
-    """
-    from lookalike.data import read_table
-
+    """The images and the split of a run that is resumed; `data` are images in memory, passed once more."""
     source = settings.data.source if data is None else data
     if not (run.path / PREPARED).exists():  # stopped before the images were audited
         return split_images(source, settings)
@@ -414,24 +387,15 @@ def resumed_images(run: Run, settings: TrainSettings, data: Any = None) -> tuple
 
 def load_table(run: Run) -> tuple[Table, Division]:
     """Load the images of a run and their split."""
-    import numpy as np
-
-    from lookalike.data.table import Table
-    from lookalike.training.split import Division
-
     table = Table.load(run.path / TABLE)
-    about = read_json(run.path / PREPARED, "run's data")
-    none = np.empty(0, np.int64)
+    about, none = read_json(run.path / PREPARED, "run's data"), np.empty(0, np.int64)
     return table, Division(none, none, none, about["rule"], about["notes"]).follow(table)
 
 
 def say_where(run: Run, settings: TrainSettings) -> None:
     """Print where a resumed run continues, before anything else is read."""
-    from lookalike.training import checkpoint
-
-    if (run.checkpoints / checkpoint.LAST).exists():
-        step = checkpoint.read(run.checkpoints / checkpoint.LAST)["step"]
-        progress.say(f"Resuming at step {step:,} of {settings.steps:,}.")
+    if (path := run.checkpoints / checkpoint.LAST).exists():
+        progress.say(f"Resuming at step {checkpoint.read(path)['step']:,} of {settings.steps:,}.")
     else:
         where = "after the check of the images" if (run.path / PREPARED).exists() else "from its start"
         progress.say(f"Resuming {where}: no step was taken yet.")
@@ -440,25 +404,7 @@ def say_where(run: Run, settings: TrainSettings) -> None:
 def run_training(
     run: Run, settings: TrainSettings, table: Table, division: Division, *, report: bool, own: OwnParts
 ) -> Run:
-    """Prepare, fit, measure, save and report; also continues a run that was stopped.
-
-    Args:
-        run: The run folder to write to.
-        settings: The complete settings.
-        table: All images.
-        division: Their split.
-        report: Write the images and maps of the report.
-        own: Objects of the user's own.
-
-    Returns:
-        The finished run.
-    """
-    from lookalike.training.estimate import Stages
-    from lookalike.training.loop import Loop, TrainingProgress
-    from lookalike.training.report import last_guard_readings, write_sections
-    from lookalike.training.selection import save_models, select_model
-    from lookalike.training.setup import build_setup
-
+    """Prepare, fit, measure, save and report; also continues a run that was stopped."""
     stages = Stages()
     if not (run.path / PREPARED).exists():
         table, division = _prepare(run, settings, table, division)
@@ -487,19 +433,14 @@ def run_training(
     result |= {"stopped_early": done.stopped_early, "classes": parts.classes, "seconds": stages.seconds}
     result["images"] = {name: len(getattr(division, name)) for name in ("train", "validation", "test")}
     result["audit"] = about["audit"]
-    if readings := last_guard_readings(run.read_log()):
-        result["guard"] = readings
-    if not_repeated:
-        result["not_repeated"] = not_repeated
+    optional = {"guard": last_guard_readings(run.read_log()), "not_repeated": not_repeated}
+    result |= {name: value for name, value in optional.items() if value}
     run.write_result(**result, **outcome.to_json())
     return run
 
 
 def fit_in_process(folder: str) -> dict[str, Any]:
     """Run the loop in one of several processes, set up from the run folder and the caches."""
-    from lookalike.training.loop import Loop
-    from lookalike.training.setup import build_setup
-
     run = Run(folder)
     settings = resolve(run.config)
     return asdict(Loop(settings, build_setup(settings, *load_table(run), run), run).go(resume=True))

@@ -12,6 +12,8 @@ from tests.helpers import ROOT
 from benchmarks.papers import results_of, which_method
 from benchmarks.papers.paired import difference
 from benchmarks.papers.which_method import Row, chosen
+from lookalike import methods
+from lookalike.adaptation.settings import METHODS
 
 
 def row(name: str, *by_seed: float) -> Row:
@@ -52,6 +54,22 @@ def test_every_figure_comes_from_stored_results() -> None:
     winner = next(c for c in results_of("defaults", ROOT / "results") if c.key == "default-recipe").figures["winner"]
     ours = next(r for r in rows if r.data == which_method.MANY and r.name == winner["method"])
     assert ours.gain is not None and ours.gain.mean == pytest.approx(winner["gain"], abs=1e-3)
+
+
+def test_every_choice_is_a_method_of_its_command() -> None:
+    """A row that is compared but no method of its own, as contrast alone, must not be chosen unnoticed."""
+    stored = json.loads((ROOT / "src/lookalike/configs/measured.json").read_text())
+    known = {"train": methods.names(), "adapt": METHODS}
+    assert all(choice["method"] in known[command] for command, part in stored.items() for choice in part.values())
+
+
+def test_contrast_alone_is_compared_for_embedders_and_one_seed_decides_nothing() -> None:
+    compared = [row for row in which_method.rows(ROOT / "results") if row.data == which_method.EMBEDDER and row.name]
+    assert [row.name for row in compared] == ["t3ar", "shot", "contrast"]
+    rows = [replace(row(name, 5.0), data=which_method.EMBEDDER) for name in ("t3ar", "shot", "contrast")]
+    rest = [replace(row(name), data=data) for name, data in (("ms", which_method.FEW), *DATA[:2])]
+    why = which_method.choices([*rows, *rest])["adapt"]["clusters"]["why"]
+    assert why.endswith("the default; one seed does not show whether another of the 3 methods compared is better")
 
 
 def test_nothing_stored_leaves_every_row_empty(tmp_path: Any) -> None:

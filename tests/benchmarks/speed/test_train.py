@@ -31,16 +31,18 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
     calls = []
 
     def fake(**options):
-        calls.append((options["recipe"], options["seed"]))
+        calls.append((options["recipe"], options["seed"], options["settings"]["precision"]))
         return SimpleNamespace(result=result(trained, low))
 
     monkeypatch.setattr(training, "train", fake)
+    monkeypatch.setattr(train, "_has_bf16", lambda: True)
     monkeypatch.setattr(train, "throughput", lambda home, threads: ({}, []))
     monkeypatch.setattr(train, "checkpoint_reading", lambda home: ({}, 1.01))
     figures, bars = train.run(BenchContext(data=tmp_path))
-    assert calls == [("cub", 0), ("cub", 1), ("cub", 2), ("cars", 0)]
-    assert len(bars) == 3 * 3 + 1 + 1
-    timed = [bar for bar in bars if "seconds" in bar.name or "checkpoint" in bar.name]
+    assert calls[:5] == [*(("cub", seed, "f32") for seed in range(3)), ("cars", 0, "f32"), ("cars", 0, "bf16")]
+    assert calls[5:] == [("cars", seed, precision) for seed in (1, 2) for precision in ("f32", "bf16")]
+    assert len(bars) == 3 * 3 + 1 + 1 + 1
+    timed = [bar for bar in bars if any(word in bar.name for word in ("seconds", "checkpoint", "bf16"))]
     assert all(bar.ok for bar in timed)
     assert all(bar.ok is good for bar in bars if bar not in timed)
     assert [bar.name for bar in bars[:2]] == [
@@ -48,6 +50,19 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
     ]
     assert figures["cub"][0]["milliseconds_a_step"] == 10
     assert figures["bare"]["milliseconds_a_step"] > 0
+
+
+@pytest.mark.parametrize(("bf16", "lost"), [((29.0, 30.0, 31.0), 0.0), ((28.0, 29.0, 30.0), 0.5), ((25, 26, 27), 2.0)])
+def test_recall_in_bf16_is_compared_with_the_range_of_float32_runs(bf16, lost, tmp_path, monkeypatch):
+    recall = {"f32": (29.0, 30.0, 31.0), "bf16": bf16}
+
+    def run(data, recipe, seed, out, *, precision):
+        return {"recall@1": {"trained": recall[precision][seed]}}
+
+    monkeypatch.setattr(train, "_run", run)
+    first = {"recall@1": {"trained": 29.0}}
+    figures, actual = train.bf16_recall(tmp_path, tmp_path, first, lambda text: None)
+    assert figures == {name: list(values) for name, values in recall.items()} and actual == lost
 
 
 def test_throughput_sets_our_loop_beside_the_bare_cost_and_a_plain_loop(tmp_path, monkeypatch):
