@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lookalike.adaptation import gate
-from lookalike.adaptation.candidate import estimate, held_out, make_candidate, tell_estimate
+from lookalike.adaptation.candidate import device_of, estimate, held_out, make_candidate, tell_estimate
 from lookalike.adaptation.pool import Listed, Pool, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
@@ -20,7 +20,8 @@ from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import distributed, folders
 from lookalike.core import progress as say
-from lookalike.core.device import CPU, threads
+from lookalike.core.device import threads
+from lookalike.core.engine import open_engine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
@@ -51,6 +52,8 @@ def adapt(
     steps: int | None = None,
     seed: int = 0,
     processes: int | None = None,
+    device: str | None = None,
+    engine: str = "local",
     layout: str = "auto",
     image_column: str | None = None,
     label_column: str | None = None,
@@ -61,10 +64,11 @@ def adapt(
 ) -> Run | Plan:
     """Adapt a model to new images and use it if it is better.
 
-    The best method measured for the kind of model runs, unless one is named; T3AR retrieves the pool images nearest to
-    the target and uses them as negatives. The previous model stays in use unless the adapted one is better: by labels
-    (`labeled`, or the images of `judge`), else by an independent frozen expert. A rejected candidate is kept as a
-    version (`promote`). An adapted run gets a new version, which starts from the base model again.
+    Unless a method is named, the best one measured for the kind of model runs; with a gallery or labels, where none was
+    measured, SHOT or T3AR. T3AR retrieves the pool images nearest to the target and uses them as negatives. The
+    previous model stays in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), else
+    by an independent frozen expert. A rejected candidate is kept as a version (`promote`). An adapted run gets a new
+    version, which starts from the base model again.
 
     Args:
         model: Model to adapt: a model or run folder, or an adapted run.
@@ -77,7 +81,8 @@ def adapt(
         source: Labeled images the model was trained on; needed by `mcc` only.
         retriever: Model that retrieves pool images; the model itself by default.
         expert: Frozen model that judges without labels; one of another architecture by default.
-        method: Adaptation method; the best one measured for the kind of model by default.
+        method: Adaptation method; by default the best one measured for classifiers or for clusters of the target, SHOT
+            with a gallery, T3AR with labels (the last two unmeasured).
         stream: Process the target once, in order, as a stream.
         allow: Use only these pool images: content ids or patterns of folder/path.
         deny: Never use these pool images: content ids or patterns of folder/path.
@@ -86,6 +91,8 @@ def adapt(
         steps: Total number of steps.
         seed: Random seed.
         processes: Number of processes that adapt together.
+        device: Device to adapt on, as `cpu` or `cuda`; the best one by default.
+        engine: What embeds the pool: local, ray or ray://HOST:PORT, whose nodes must reach the images.
         layout: Layout of the target; detected by default.
         image_column: Column of a table with the images; found by its name or type by default.
         label_column: Column of a table with the labels.
@@ -115,7 +122,8 @@ def adapt(
     if model is None or target is None:
         raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
     versions = Versions.of(model)
-    base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=CPU)
+    where = device_of(device or "auto")
+    base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=where)
     over: dict[str, Any] = dict(settings or {})
     options = {"method": method, "steps": steps, "processes": processes}
     over |= {name: value for name, value in options.items() if value is not None}
@@ -154,7 +162,10 @@ def adapt(
         settings=chosen,
         why=why,
         seed=seed,
+        device=device or "auto",
+        engine=engine,
     )
+    open_engine(engine)  # what is missing is said before the work
     if why:
         say.say(f"Method: {chosen.method} ({why}).")
     if pool and not chosen.retrieves:
@@ -224,8 +235,9 @@ def new_version(
     Returns:
         Number of the new version.
     """
-    base = Embedder.from_pretrained(versions.folder(0) / "model", device=CPU)
-    now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
+    where = device_of(request.device)
+    base = Embedder.from_pretrained(versions.folder(0) / "model", device=where)
+    now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=where)
     pending = Pending(versions.run)
     if not begun:
         pending.begin(request, target, versions.next_number, None if only is None else sorted(only))
@@ -357,12 +369,12 @@ def promote(
             raise LookalikeError(f"Version {number} {state}; it cannot be promoted.")
         decision = gate.Decision(True, [], "your decision")
         if judge is not None:
+            request = AdaptRequest.from_json(row["request"])
             now, candidate = (
-                Embedder.from_pretrained(folder, device=CPU)
+                Embedder.from_pretrained(folder, device=device_of(request.device))
                 for folder in (versions.run.model, versions.folder(number) / "model")
             )
             target = Table.load(versions.folder(number) / "target.parquet")
-            request = AdaptRequest.from_json(row["request"])
             learned = ~held_out(target, request.settings.held_out_fraction, request.seed)
             seen = {*content_ids(target.take(learned)), *versions.used(number)}
             table = gate.unseen(audit(read_table(judge), near=False).table, seen)

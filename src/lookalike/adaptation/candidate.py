@@ -35,7 +35,8 @@ from lookalike.adaptation.task import (
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import distributed
 from lookalike.core import progress as say
-from lookalike.core.device import CPU
+from lookalike.core.device import CPU, resolve
+from lookalike.core.engine import open_engine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
@@ -112,8 +113,9 @@ def prepare(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *,
             anchor = recalibrated(base, crops(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     stages.finish("prepare")
-    retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=CPU)
-    retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, progress=show)
+    retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=base.device)
+    engine = open_engine(request.engine, processes=1)
+    retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, engine=engine, progress=show)
     stages.finish("pool")
     with say.Progress("Finding classes", shown=show):
         classes = find_classes(start, learn, request)
@@ -194,10 +196,12 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
         pixels = torch.from_numpy(np.stack([base.crop(sample.open_bytes(i)) for i in range(len(sample))]))
         model = copy.deepcopy(base)
         with torch.no_grad():
+            pixels = pixels.to(base.device)
             x = pixels if layer == PIXELS else base.layer_output(layer, pixels)
 
         def step() -> None:
             (model(x) if layer == PIXELS else model.from_layer(layer, x)).sum().backward()
+            torch.get_device_module(base.device).synchronize()
 
         batch = min(chosen.batch_size, count)
         steps = chosen.steps if chosen.epochs is None else chosen.epochs * max(1, count // batch)
@@ -314,6 +318,14 @@ def _stream_alarm(prepared: Preparation, request: AdaptRequest) -> str | None:
     return gate.stream_alarm([predicted[i : i + size] for i in range(0, len(predicted), size)], seed=request.seed)
 
 
+def device_of(name: str) -> torch.device:
+    """The device of this process: of several on a node, the one of its local rank."""
+    device = resolve(name)
+    if device.type != CPU and distributed.world_size() > 1:
+        return torch.device(device.type, distributed.local_rank())
+    return device
+
+
 def fit_task(task: AdaptTask, run: Run) -> AdaptMethod:
     """Take the steps, here or in several processes, from the last checkpoint on."""
     if task.settings.processes > 1:
@@ -325,7 +337,7 @@ def fit_in_process(folder: str) -> int:
     """Run the loop in one of several processes, prepared from the run folder and the caches."""
     run = Run(folder)
     request, target, ids = Pending(run).read()
-    base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=CPU)
+    base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=device_of(request.device))
     prepared = prepare(base, target, read_pool(request.pool).only(ids or set()), request)
     assert prepared.task is not None
     fit(prepared.task, run)

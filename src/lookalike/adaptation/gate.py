@@ -20,7 +20,6 @@ from lookalike.adaptation.pool import content_ids
 from lookalike.adaptation.pool_vectors import embedded
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import codes_of, names_of, normalize, spherical
-from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.report_blocks import number
@@ -294,19 +293,19 @@ def stream_alarm(batches: Sequence[Array], *, smallest: int = 8, first: int = 20
 
 
 def find_expert(model: Embedder, name: str | None = None) -> Embedder:
-    """The frozen expert that judges a model: the one named, else the first of another architecture.
+    """The frozen expert that judges a model, on its device: the one named, else the first of another architecture.
 
     Raises:
         LookalikeError: If none can be loaded.
     """
     if name is not None:
-        return Embedder.from_pretrained(name, device=CPU)
+        return Embedder.from_pretrained(name, device=model.device)
     names = [
         expert for expert in EXPERTS if expert not in BUILTIN or BUILTIN[expert].architecture != model.architecture
     ]
     for expert in names:
         try:
-            return Embedder.from_pretrained(expert, device=CPU)
+            return Embedder.from_pretrained(expert, device=model.device)
         except LookalikeError:
             continue
     raise LookalikeError(
@@ -319,7 +318,8 @@ def probabilities(model: Embedder, rows: Array) -> Array:
     """Class probabilities of vectors by the model's classifier."""
     assert model.classifier is not None
     with torch.no_grad():
-        return np.asarray(model.classifier(torch.from_numpy(rows)).double().softmax(1).numpy())
+        logits = model.classifier(torch.from_numpy(rows).to(model.device))
+        return np.asarray(logits.cpu().double().softmax(1).numpy())
 
 
 def obstacles(now: Embedder, base: Embedder, request: AdaptRequest, held_out: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -51,7 +52,8 @@ class AdaptMethod(Method):
     """Base class of the methods of `adapt`.
 
     `embed` returns the rows of each kind of view before the model's norm layer; `loss` sees them for the joint batch
-    and calls `outputs` for features and logits. Everything that a resumed run needs is in `state_dict()`.
+    and calls `outputs` for features and logits. The network is on its device; what is made of its outputs (banks,
+    pseudo-labels, losses) is little work on the CPU. Everything that a resumed run needs is in `state_dict()`.
 
     Args:
         settings: Settings of the adaptation.
@@ -121,6 +123,7 @@ class AdaptMethod(Method):
         """Rows before the norm layer, with gradient and the statistics the settings ask for, or without both."""
         model, layer = model or self.model, self.task.layer
         with contextlib.nullcontext() if learning else running_statistics(model), torch.set_grad_enabled(learning):
+            images = images.to(model.device)
             return model(images) if layer == PIXELS else model.from_layer(layer, images)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
@@ -131,11 +134,11 @@ class AdaptMethod(Method):
         return out
 
     def outputs(self, rows: Tensor, *, learning: bool = False, model: Embedder | None = None) -> tuple[Tensor, Tensor]:
-        """Unit features and logits of rows that `rows_of` returned."""
+        """Unit features and logits of rows that `rows_of` returned, on the CPU."""
         model = model or self.model
         with contextlib.nullcontext() if learning else running_statistics(model), torch.set_grad_enabled(learning):
             features = model.apply_norm(rows)
-            return features, self.logits(features, model)
+            return features.cpu(), self.logits(features, model).cpu()
 
     def logits(self, features: Tensor, model: Embedder | None = None) -> Tensor:
         if self.prototypes is not None:
@@ -147,7 +150,7 @@ class AdaptMethod(Method):
     def all_outputs(self) -> tuple[Tensor, Tensor]:
         """Features and logits of every target image at the center crop, as the finished model sees it."""
         features = self.context.encode(None)
-        return features, self.logits(features)
+        return features.cpu(), self.logits(features).cpu()
 
     def add_key_model(self) -> None:
         """Make a momentum copy of the model, whose keys the contrast uses."""
@@ -159,6 +162,9 @@ class AdaptMethod(Method):
     def update_key_model(self) -> None:
         if self.key_model is not None:
             update_teacher((self.key_model,), (self.model,), self.settings.key_momentum)
+
+    def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        return self.loss(embeddings, replace(batch, labels=batch.labels.cpu(), ids=batch.ids.cpu()))
 
     def count_labels(self, labels: Tensor) -> None:
         self.seen_labels += torch.bincount(labels, minlength=len(self.seen_labels))
@@ -227,7 +233,7 @@ class FineTune(AdaptMethod):
         loss = cross_entropy(logits, labels, label_smoothing=smoothing)
         if not self.settings.mixup:
             return loss
-        others, weight = self.true_labels[embeddings["mixed with"]], self._mixing()[0]
+        others, weight = self.true_labels[embeddings["mixed with"].cpu()], self._mixing()[0]
         return weight * loss + (1 - weight) * cross_entropy(logits, others, label_smoothing=smoothing)
 
 

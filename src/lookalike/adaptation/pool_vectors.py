@@ -18,7 +18,7 @@ from lookalike.adaptation.pool_search import Retrieved, nearest, no_retrievals, 
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import artifacts, folders
 from lookalike.core.device import CPU
-from lookalike.core.engine import LocalEngine
+from lookalike.core.engine import Engine, LocalEngine
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import wait_for_lock
 from lookalike.data import Table
@@ -83,8 +83,10 @@ def embedded_anew(retriever: Embedder, images: Table, runtime: str, *, progress:
     return np.asarray(retriever.encode(images, batch_size=1, runtime=runtime, progress=progress))
 
 
-def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress: bool = False) -> np.ndarray:
-    """Unit vectors of images by content id; computed for those that were never seen, each by itself."""
+def embedded(
+    retriever: Embedder, ids: Sequence[str], images: Table, *, engine: Engine | None = None, progress: bool = False
+) -> np.ndarray:
+    """Unit vectors of images by content id; an engine (this process) computes those never seen, each by itself."""
     runtime = runtime_of(retriever)
     path = _store(retriever, runtime)
     with _turn(path):
@@ -97,7 +99,9 @@ def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress
         name: {"retriever": retriever, "images": images.take(part), "runtime": runtime, "progress": progress}
         for name, part in parts.items()
     }
-    for outcome in LocalEngine().run(embedded_anew, shards):  # stored part by part: a kill loses one of them
+    for outcome in (engine or LocalEngine()).run(
+        embedded_anew, shards
+    ):  # stored part by part: a kill loses one of them
         if outcome.error is not None:
             raise outcome.error
         with _turn(path):
@@ -130,6 +134,7 @@ def retrieve(
     chosen: AdaptSettings,
     *,
     seed: int = 0,
+    engine: Engine | None = None,
     progress: bool = False,
 ) -> Retrieved:
     """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
@@ -141,8 +146,8 @@ def retrieve(
     path = artifacts.artifact("searches", [_store(expert, runtime_of(expert)).name, query])
 
     def search(folder: Path) -> None:
-        mine = embedded(expert, ids, images, progress=progress)
-        theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
+        both = (ids, images), (pool.ids, pool.table(np.arange(len(pool))))
+        mine, theirs = (embedded(expert, *one, engine=engine, progress=progress) for one in both)
         if chosen.retrieval == "random":
             result = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
         else:

@@ -92,7 +92,7 @@ class T3AR(AdaptMethod):
             held = self.bank.counts > 0
             rows = torch.zeros(len(held), self.context.dim)
             rows.index_add_(0, self.bank.target.read("ids"), self.bank.target.read("rows"))
-            old = self.prototypes.numpy()
+            old = self.prototypes.cpu().numpy()
             self.prototypes.copy_(
                 torch.from_numpy(target_classes.recluster(rows[held].numpy(), old, self.context.seed))
             )

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from lookalike.adaptation.pool import Receipts
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import distributed
-from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
@@ -199,6 +198,7 @@ def recalibrated(
         norm.train()
     with torch.no_grad():
         for batch in itertools.chain([first], usable):
+            batch = batch.to(out.device)
             out.from_features(out.pooled(batch) if layer == PIXELS else out.pooled_from(layer, batch))
     for norm, momentum in zip(norms, before, strict=True):
         norm.momentum = momentum
@@ -265,7 +265,6 @@ class AdaptTask:
     table: Table | None = None
     seed: int = 0
     receipts: Receipts = field(init=False)
-    device: torch.device = field(default=torch.device(CPU), init=False)
     feature_seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -291,6 +290,10 @@ class AdaptTask:
             for module in self.model.modules()
             if module not in moving and (module in norms or not any(True for _ in module.children()))
         ]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
 
     @property
     def classes(self) -> int:
