@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift.fid import ClassFID, Floats, Side
 
@@ -209,6 +210,7 @@ def swap_sequence(
     draws: int = DRAWS,
     seed: int = 0,
     easier: bool = True,
+    progress: bool = False,
 ) -> SwapSequence:
     """Swap towards easier and harder sides, then remove classes from where FID is greatest.
 
@@ -220,6 +222,7 @@ def swap_sequence(
         draws: Number of random removals beside every targeted one.
         seed: Seed of the random removals.
         easier: Also swap towards easier sides, which the authors do for CUB alone.
+        progress: Show progress.
 
     Returns:
         All steps with their FIDs.
@@ -235,22 +238,29 @@ def swap_sequence(
 
     easy_sides = swapped(EASIER_STEPS, EASIER_HISTORY, False) if easier else []
     harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
-    fids = class_fid.along([(s.train, s.test) for s in (*easy_sides, *harder)])
+    shown = ("FID along the swaps", "FID of removals, targeted and random") if progress else ("", "")
+    fids = class_fid.along([(s.train, s.test) for s in (*easy_sides, *harder)], shown[0])
     easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]
     per_removal = max(1, round(size / REMOVALS))
     count = round(size * REMOVED / per_removal)
     if removal == "authors":
-        removed = author_removals(
-            means, last.train, last.test, class_fid.between, per_step=per_step, steps=count, history=HISTORY
-        )
+        with Progress("Removals by the authors' rule", count + 1, shown=progress) as bar:
+
+            def between(train: Side, test: Side) -> float:
+                bar.advance()
+                return class_fid.between(train, test)
+
+            removed = author_removals(
+                means, last.train, last.test, between, per_step=per_step, steps=count, history=HISTORY
+            )
     else:
         removed = removals(means, last.train, last.test, per_step=per_removal, steps=count)
     orders = random_orders(last.train, last.test, draws=draws, seed=seed)
     gone = [len(last.train) - len(sides.train) for sides in removed]
     controls = [(a[k:], b[k:]) for a, b in orders for k in gone]
-    fids = class_fid.along([*((s.train, s.test) for s in removed), *controls])
+    fids = class_fid.along([*((s.train, s.test) for s in removed), *controls], shown[1])
     random_fids = np.array(fids[len(removed) :]).reshape(draws, len(removed))
 
     def step(kind: str, number: int, fid: float, sides: Sides, random: tuple[float, ...] = ()) -> Step:

@@ -147,6 +147,10 @@ class Experiment:
                     about = {"method": method, "model": model, "split": split.id, "fid": split.fid, "seed": seed}
                     descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
         stored = Jobs(self.run.path / "jobs")
+        steps = self.settings(table).steps
+        progress.say(
+            f"{progress.plural(len(jobs), 'run')} of {steps:,} steps at most; the time left is shown once one is done."
+        )
         with progress.Progress("Runs", len(jobs)) as bar:
             for key, result in stored.run_many(jobs, function, engine=engine):
                 bar.advance(note=key)

@@ -54,6 +54,7 @@ def fewshot(
     label_column: str | None = None,
     split_column: str | None = None,
     processes: int | None = None,
+    engine: str = "local",
     out: str | Path | None = None,
     resume: str | Path | None = None,
 ) -> Run:
@@ -82,6 +83,7 @@ def fewshot(
         label_column: Column of a table with the labels.
         split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         processes: Number of parallel runs; one per core by default.
+        engine: What runs them: local, ray or ray://HOST:PORT, whose nodes must reach the run folder and the images.
         out: Run folder; runs/<time>-fewshot by default.
         resume: Stopped run to resume.
 
@@ -107,7 +109,7 @@ def fewshot(
         raise LookalikeError("Few-shot adapts heads on cached features; leave `views.mode` at cached.")
     experiment = Experiment(FEWSHOT_KIND, config)
     with experiment.run.locked(), experiment.run.continued_by("shift fewshot"):
-        return _run(experiment, open_engine("local", processes=processes))
+        return _run(experiment, open_engine(engine, processes=processes))
 
 
 def _run(experiment: Experiment, engine: Engine) -> Run:

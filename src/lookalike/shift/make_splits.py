@@ -110,7 +110,7 @@ def make_splits(table: Table, model: Embedder, *, progress: bool = False, **opti
         "pooling": model.pooling.name,
         "preprocess": model.preprocess.to_json(),
     }
-    return split_features(table, features, about, **options)
+    return split_features(table, features, about, progress=progress, **options)
 
 
 def check_options(
@@ -159,6 +159,7 @@ def split_features(
     draws: int = DRAWS,
     seed: int = 0,
     easier: bool = True,
+    progress: bool = False,
 ) -> SplitSet:
     """Like :func:`splits`, from features that are already computed; without ``easier``, none below the start."""
     check_options(measure, count, removal, draws)
@@ -168,7 +169,14 @@ def split_features(
         raise LookalikeError(f"The features of `{table.name}` contain values that are not finite.")
     class_fid = ClassFID(features[labeled], codes[labeled], measure)
     sequence = swap_sequence(
-        class_fid, names, default_sides(table), removal=removal, draws=draws, seed=seed, easier=easier
+        class_fid,
+        names,
+        default_sides(table),
+        removal=removal,
+        draws=draws,
+        seed=seed,
+        easier=easier,
+        progress=progress,
     )
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
