@@ -104,12 +104,8 @@ def make_splits(table: Table, model: Embedder, *, progress: bool = False, **opti
     check_options(**options)
     default_sides(table)  # raises before the features are computed
     features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
-    about = {
-        "name": model.name,
-        "weights": model.fingerprint("pooled"),
-        "pooling": model.pooling.name,
-        "preprocess": model.preprocess.to_json(),
-    }
+    about = {"name": model.name, "weights": model.fingerprint("pooled"), "pooling": model.pooling.name}
+    about |= {"preprocess": model.preprocess.to_json()}
     return split_features(table, features, about, progress=progress, **options)
 
 
@@ -168,16 +164,8 @@ def split_features(
     if not np.isfinite(features[labeled]).all():
         raise LookalikeError(f"The features of `{table.name}` contain values that are not finite.")
     class_fid = ClassFID(features[labeled], codes[labeled], measure)
-    sequence = swap_sequence(
-        class_fid,
-        names,
-        default_sides(table),
-        removal=removal,
-        draws=draws,
-        seed=seed,
-        easier=easier,
-        progress=progress,
-    )
+    options: dict[str, Any] = {"removal": removal, "draws": draws, "seed": seed, "easier": easier}
+    sequence = swap_sequence(class_fid, names, default_sides(table), progress=progress, **options)
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
 
