@@ -21,8 +21,7 @@ from torch import nn
 from lookalike.adaptation import target_classes
 from lookalike.adaptation.candidate import held_out
 from lookalike.adaptation.methods import AdaptMethod
-from lookalike.adaptation.pool import Pool, content_ids
-from lookalike.adaptation.pool_search import Retrieved, no_retrievals
+from lookalike.adaptation.pool import Pool, Retrieved, content_ids, no_retrievals
 from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings, resolve
 from lookalike.adaptation.target_classes import TEMPERATURE, prototypes

@@ -118,15 +118,18 @@ def adapt(
         processes, resume = started_by_torchrun(processes, out, resume)
         model, target = (None, None) if resume is not None else (model, target)
     if resume is not None:
-        return _resumed(find_run(resume), model, target)
+        if model is not None or target is not None:
+            raise LookalikeError(
+                "--resume continues with the arguments of the stopped run; leave the model and --target out."
+            )
+        return _resumed(find_run(resume))
     if model is None or target is None:
         raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
     versions = Versions.of(model)
     where = device_of(device or "auto")
     base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=where)
-    over: dict[str, Any] = dict(settings or {})
     options = {"method": method, "steps": steps, "processes": processes}
-    over |= {name: value for name, value in options.items() if value is not None}
+    over = {**(settings or {}), **{name: value for name, value in options.items() if value is not None}}
     if steps is not None:
         over["epochs"] = None
     kinds = {"labels": labeled, "classifier": base.classifier is not None, "prototypes": gallery is not None}
@@ -145,32 +148,19 @@ def adapt(
             read_table(folder)
     table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
     audited = audit(table, near=False, progress=True).table
-    first = np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1])
-    if len(first) < len(audited):
-        say.say(f"Left out: {say.plural(len(audited) - len(first), 'copy', 'copies')} of other images.")
-    request = AdaptRequest(
-        labeled=labeled,
-        gallery=_text(gallery),
-        clusters=clusters,
-        judge=_text(judge),
-        source=_text(source),
-        retriever=_text(retriever),
-        expert=_text(expert),
-        pool=[str(Path(folder).absolute()) for folder in pool],
-        allow=list(allow),
-        deny=list(deny),
-        settings=chosen,
-        why=why,
-        seed=seed,
-        device=device or "auto",
-        engine=engine,
-    )
+    images = audited.take(np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1]))
+    if copies := len(audited) - len(images):
+        say.say(f"Left out: {say.plural(copies, 'copy', 'copies')} of other images.")
+    places = {"gallery": gallery, "judge": judge, "source": source, "retriever": retriever, "expert": expert}
+    lists = {"pool": [str(Path(folder).absolute()) for folder in pool], "allow": list(allow), "deny": list(deny)}
+    more: dict[str, Any] = {**{name: _text(place) for name, place in places.items()}, **lists, "why": why, "seed": seed}
+    more |= {"labeled": labeled, "clusters": clusters, "device": device or "auto", "engine": engine}
+    request = AdaptRequest(chosen, **more)
     open_engine(engine)  # what is missing is said before the work
     if why:
         say.say(f"Method: {chosen.method} ({why}).")
     if pool and not chosen.retrieves:
         say.say(f"`{chosen.method}` retrieves nothing: the pool is not used; `--method t3ar` uses it.")
-    images = audited.take(first)
     if dry_run:
         return _plan(base, images, request, versions)
     if versions is None:
@@ -193,11 +183,7 @@ def adapt(
     return versions.run
 
 
-def _resumed(run: Run, *others: object) -> Run:
-    if any(other is not None for other in others):
-        raise LookalikeError(
-            "--resume continues with the arguments of the stopped run; leave the model and --target out."
-        )
+def _resumed(run: Run) -> Run:
     versions = Versions(run)
     with versions.locked(), run.continued_by("adapt"):
         pending = Pending(run)
@@ -242,9 +228,7 @@ def new_version(
     if not begun:
         pending.begin(request, target, versions.next_number, None if only is None else sorted(only))
     held, pool = _pool(request, target, versions, only)
-    if not begun:
-        pending.begin(request, target, versions.next_number, pool.ids)
-    elif only is not None and len(pool) < len(only):
+    if begun and only is not None and len(pool) < len(only):
         raise LookalikeError(
             f"{say.plural(len(only) - len(pool), 'pool image')} gone since the adaptation in `{versions.run.path}` "
             "began; it cannot be resumed."
@@ -252,10 +236,11 @@ def new_version(
     # What can be known beforehand is said beforehand: what stands against promotion, and the time.
     gate.warn_of_obstacles(gate.obstacles(now, base, request, held))
     if not begun:
+        pending.begin(request, target, versions.next_number, pool.ids)
         tell_estimate(estimate(base, target, pool, request))
     made = make_candidate(base, now, target, pool, request, versions.run)
-    about = {"request": request.to_json(), "weights": made.weights, "counts": made.counts, "seconds": made.seconds}
-    about["classes"] = made.prepared.classes.how
+    about = {"request": request.to_json(), "weights": made.weights, "classes": made.prepared.classes.how}
+    about |= {"counts": made.counts, "seconds": made.seconds}
     number = versions.add(
         made.model,
         made.decision,
@@ -318,20 +303,14 @@ def _write_result(versions: Versions, number: int) -> gate.Decision:
     """Write what came of a version into the run's result; the gate's decision."""
     row = versions.row(number)
     decision, request = gate.Decision(**row["decision"]), row["request"]
-    versions.run.write_result(
-        finished=True,
-        version=number,
-        method=request["settings"]["method"],
-        why=request["why"],
-        promoted=decision.promoted,
-        verdict=decision.message,
-        decision=row["decision"],
-        evidence=decision.summary,
-        classes=row["classes"],
-        counts=row["counts"],
-        seconds=row["seconds"],
-    )
+    facts = {name: row[name] for name in ("decision", "classes", "counts", "seconds")}
+    facts |= {"version": number, "method": request["settings"]["method"], "why": request["why"]}
+    versions.run.write_result(finished=True, **facts, **_verdict(decision))
     return decision
+
+
+def _verdict(decision: gate.Decision) -> dict[str, Any]:
+    return {"promoted": decision.promoted, "verdict": decision.message, "evidence": decision.summary}
 
 
 def promote(
@@ -384,10 +363,8 @@ def promote(
             row["status"], row["before"] = "promoted", versions.current
             versions.use(number)
         versions.save()
-        versions.run.write_result(promoted=decision.promoted, verdict=decision.message, evidence=decision.summary)
-    path, promoted = versions.run.path, decision.promoted
-    verdict = {"verdict": decision.message, "evidence": decision.summary}
-    return {"model": path, "version": number, "promoted": promoted, **verdict}
+        versions.run.write_result(**_verdict(decision))
+    return {"model": versions.run.path, "version": number, **_verdict(decision)}
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
@@ -416,11 +393,11 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     with versions.locked():
         gone = _named(versions, images)
         affected = [row["number"] for row in versions.rows if versions.used(row["number"]) & gone]
-        again = versions.row(versions.current) if versions.current in affected else None
-        repeated = None
-        if again is not None:
-            folder = versions.folder(versions.current)
-            repeated = Table.load(folder / "target.parquet"), set(versions.pool_of(versions.current)) - gone
+        again: tuple[Table, AdaptRequest, set[str]] | None = None
+        if (current := versions.current) in affected:
+            request = AdaptRequest.from_json(versions.row(current)["request"])
+            target = Table.load(versions.folder(current) / "target.parquet")
+            again = target, request, set(versions.pool_of(current)) - gone
         # Versions and their lists go last: they are what a repeated command is understood by after a kill.
         vectors = purge(sorted(gone))
         if affected:  # a report may name them
@@ -431,16 +408,15 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
         if pending.owes(gone) or (again is not None and pending.file.is_file()):
             pending.end()
             say.say("The adaptation that was left unfinished is given up: it began before this.")
-        if again is not None and repeated is not None:
-            request = AdaptRequest.from_json(again["request"])
-            pending.begin(request, repeated[0], versions.next_number, sorted(repeated[1]))
+        if again is not None:
+            pending.begin(again[1], again[0], versions.next_number, sorted(again[2]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
         for row in versions.rows:
             versions.strike(row["number"], gone)
-        if again is not None and repeated is not None:
+        if again is not None:
             try:
-                number = new_version(versions, repeated[0], request, repeated[1])
+                number = new_version(versions, *again)
             except Stopped:
                 raise
             except LookalikeError as error:
@@ -464,16 +440,14 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
 def _named(versions: Versions, images: Sequence[str | Path]) -> set[str]:
     """Content ids of the images that a user names."""
     gone: set[str] = set()
-    known: dict[str, str] = {}
-    for row in versions.rows:
-        known |= versions.pool_of(row["number"])
+    known = {id_: path for row in versions.rows for id_, path in versions.pool_of(row["number"]).items()}
     for image in images:
         named = Listed([str(image)])
-        if matched := {id_ for id_, path in known.items() if named.holds(id_, path)}:
-            gone |= matched
-        elif Path(image).is_file():
-            gone.add(content_id(Path(image)))
-        else:
+        matched = {id_ for id_, path in known.items() if named.holds(id_, path)}
+        if not matched and Path(image).is_file():
+            matched = {content_id(Path(image))}
+        gone |= matched
+        if not matched:
             raise LookalikeError(
                 f"`{image}` names no image of the pool: give a file, a content id of the receipts, or a pattern "
                 "of folder/path as they have it."

@@ -18,8 +18,7 @@ import torch
 from lookalike.adaptation import gate, pool_vectors, target_classes
 from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.methods import PSEUDO_LABELINGS, AdaptMethod
-from lookalike.adaptation.pool import Pool, Receipts, content_ids, read_pool, receipt_rows
-from lookalike.adaptation.pool_search import Retrieved
+from lookalike.adaptation.pool import Pool, Receipts, Retrieved, content_ids, read_pool, receipt_rows
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import Classes, codes_of, find_classes, with_classifier
 from lookalike.adaptation.task import (
@@ -289,17 +288,9 @@ def make_candidate(
     with say.Progress("Judging"):
         decision = gate.decide(now, model, prepared.learn, prepared.aside, request, expert=expert, alarm=alarm)
     stages.finish("judging")
-    counts = {
-        "target": len(target),
-        "learned_from": len(prepared.learn),
-        "held_out": len(prepared.aside),
-        "judged": int(decision.figures.get("images", 0)),
-        "pool": len(pool),
-        "used": len(used),
-        "copies_of_target": prepared.retrieved.copies,
-        "steps": len(log),
-        "classes_never_labeled": never,
-    }
+    counts = {"target": len(target), "learned_from": len(prepared.learn), "held_out": len(prepared.aside)}
+    counts |= {"judged": int(decision.figures.get("images", 0)), "pool": len(pool), "used": len(used)}
+    counts |= {"copies_of_target": prepared.retrieved.copies, "steps": len(log), "classes_never_labeled": never}
     rows = receipt_rows(receipts, prepared.retrieved, pool, prepared.ids)
     seconds["judging"] = stages.seconds["judging"]
     return Candidate(model, now, decision, rows, prepared, counts, seconds, log)
