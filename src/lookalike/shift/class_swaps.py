@@ -239,8 +239,8 @@ def swap_sequence(
 
     easy_sides = swapped(EASIER_STEPS, EASIER_HISTORY, False) if easier else []
     harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
-    shown = ("FID along the swaps", "FID of removals, targeted and random") if progress else ("", "")
-    fids = class_fid.along([(s.train, s.test) for s in (*easy_sides, *harder)], shown[0])
+    steps_so_far = [(s.train, s.test) for s in (*easy_sides, *harder)]
+    fids = class_fid.along(steps_so_far, "FID along the swaps", progress=progress)
     easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]
@@ -261,7 +261,8 @@ def swap_sequence(
     orders = random_orders(last.train, last.test, draws=draws, seed=seed)
     gone = [len(last.train) - len(sides.train) for sides in removed]
     controls = [(a[k:], b[k:]) for a, b in orders for k in gone]
-    fids = class_fid.along([*((s.train, s.test) for s in removed), *controls], shown[1])
+    after_removals = [*((s.train, s.test) for s in removed), *controls]
+    fids = class_fid.along(after_removals, "FID of removals, targeted and random", progress=progress)
     random_fids = np.array(fids[len(removed) :]).reshape(draws, len(removed))
 
     def step(kind: str, number: int, fid: float, sides: Sides, random: tuple[float, ...] = ()) -> Step:

@@ -213,8 +213,10 @@ class ClassFID:
         """FID between two sets of classes, computed from their rows."""
         return frechet_distance(self.rows(train), self.rows(test))
 
-    def along(self, steps: Sequence[tuple[Side, Side]], what: str = "") -> list[float]:
-        """FID of every step, with a progress bar if there is a name for ``what`` is done.
+    def along(
+        self, steps: Sequence[tuple[Side, Side]], what: str = "Measuring FID", *, progress: bool = False
+    ) -> list[float]:
+        """FID of every step.
 
         With more rows than dimensions on both sides, the moments are updated from step to step, so that a step costs
         one eigenvalue problem. The steps are computed in parallel.
@@ -222,7 +224,7 @@ class ClassFID:
         if not steps:
             return []
         size = self.means.shape[1]
-        with numpy_thread_pool() as pool, Progress(what, len(steps), shown=bool(what)) as bar:
+        with numpy_thread_pool() as pool, Progress(what, len(steps), shown=progress) as bar:
             out: list[float] = []
 
             def add(value: float) -> None:

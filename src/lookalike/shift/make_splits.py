@@ -104,8 +104,8 @@ def make_splits(table: Table, model: Embedder, *, progress: bool = False, **opti
     check_options(**options)
     default_sides(table)  # raises before the features are computed
     features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
-    about = {"name": model.name, "weights": model.fingerprint("pooled"), "pooling": model.pooling.name}
-    about |= {"preprocess": model.preprocess.to_json()}
+    about: dict[str, Any] = {"name": model.name, "weights": model.fingerprint("pooled")}
+    about |= {"pooling": model.pooling.name, "preprocess": model.preprocess.to_json()}
     return split_features(table, features, about, progress=progress, **options)
 
 
