@@ -452,7 +452,7 @@ def smoke(paper: str, folder: Path, *, device: str = "auto", only: Iterable[str]
     """
     from lookalike.data.synthetic import make_demo_images
 
-    table = make_demo_images(folder, classes=16, images_per_class=6, size=48, styles=("studio",))
+    table = make_demo_images(folder, classes=16, images_per_class=8, size=48, styles=("studio",))
     if paper == "t3ar":
         return _smoke_t3ar(folder, device)
     answer, seen = [], set()

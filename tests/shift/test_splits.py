@@ -289,8 +289,10 @@ def test_turning_point():
 
 
 @pytest.mark.parametrize("removal", ["pure", "authors"])
-def test_every_long_stage_is_shown(classes, removal):
+def test_every_long_stage_is_shown(classes, removal, monkeypatch):
     """Also off a terminal: FID of a large data set takes minutes."""
+    monkeypatch.setenv("LOOKALIKE_PROGRESS_SECONDS", "15")
+    monkeypatch.setattr("lookalike.core.progress._LEVEL", 1)
     table, features = classes(40)
     shown = {}
 

@@ -239,8 +239,8 @@ def swap_sequence(
 
     easy_sides = swapped(EASIER_STEPS, EASIER_HISTORY, False) if easier else []
     harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
-    steps_so_far = [(s.train, s.test) for s in (*easy_sides, *harder)]
-    fids = class_fid.along(steps_so_far, "FID along the swaps", progress=progress)
+    states = [(s.train, s.test) for s in (*easy_sides, *harder)]
+    fids = class_fid.along(states, "FID along the swaps", progress=progress)
     easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]

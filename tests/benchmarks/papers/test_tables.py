@@ -305,7 +305,9 @@ def test_every_row_of_few_shot_adaptation(tmp_path: Path) -> None:
     known = {row.name: row.figure for row in rows}
     assert known["table-7-cub-s2sd-split9-few-5"] == 63.56 and known["table-8-cars-arcface-split8-few-2"] == 67.05
     assert known["table-7-cub-ms-split2-few-2"] is None, "not legible"
-    table = Table.from_columns({"path": list("abcd"), "label": list("xxyy"), "split": ["train"] * 2 + ["test"] * 2})
+    table = Table.from_columns(
+        {"path": list("abcd"), "label": list("xxyy"), "split": ["train"] * 2 + ["test"] * 2}, name="few"
+    )
     for row in rows:
         method, place = row.arm.split("-")[0], ("cub", "cars").index(row.data)
         run = Run.create(method, row.resolve(), path=tmp_path / row.name)
