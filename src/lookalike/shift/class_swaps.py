@@ -247,7 +247,7 @@ def swap_sequence(
     per_removal = max(1, round(size / REMOVALS))
     count = round(size * REMOVED / per_removal)
     if removal == "authors":
-        with Progress("Removals by the authors' rule", count + 1, shown=progress) as bar:
+        with Progress("Removals by the authors' rule", shown=progress) as bar:
 
             def between(train: Side, test: Side) -> float:
                 bar.advance()
