@@ -490,8 +490,9 @@ def test_the_device_is_an_option_that_a_resumed_run_and_the_judge_use(
 
 
 def test_the_pool_is_embedded_by_the_engine_that_is_named(
-    classifier: Path, target: Path, pool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pool = helpers.make_images(tmp_path / "pool", classes=2, images=5, seed=977)  # seen by no other test
     functions: list[str] = []
 
     class AnotherEngine:
