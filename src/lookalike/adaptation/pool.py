@@ -210,7 +210,7 @@ def nearest(
         near_copy: Similarity from which a pool image counts as a copy.
 
     Example:
-        >>> from lookalike.adaptation.pool_search import nearest
+        >>> from lookalike.adaptation.pool import nearest
         >>> target, pool = np.eye(2, 3, dtype=np.float32), np.eye(3, dtype=np.float32)
         >>> nearest(target, pool, ["a", "b"], ["x", "y", "z"], 1, near_copy=2.0).index.ravel()
         array([0, 1])
