@@ -34,7 +34,7 @@ from benchmarks.papers.carp_runs import (
     untrained,
 )  # fmt: skip
 from benchmarks.papers.domain_pretraining import moved, on_own_images
-from benchmarks.papers.gates import Gate
+from benchmarks.papers.gates import Gate, all_of, flattened
 from benchmarks.papers.gates import learned as above_start
 from benchmarks.papers.grid import GridResults
 from benchmarks.papers.paired import difference, more, worst
@@ -142,7 +142,7 @@ def momentum_schedule(context: ClaimContext) -> ClaimOutcome:
 
 def teacher_ahead(context: ClaimContext) -> ClaimOutcome:
     """Halfway, when the teacher lags; η is one that fits so few steps."""
-    cell, usual = Cell(more={"momentum": 0.95}, halfway=True), Cell(halfway=True)
+    cell, usual = Cell(more={"momentum": 0.95}), DEFAULT
     results = run_cells(context, [cell, usual], SEEDS)
     gap = difference([0.0] * len(SEEDS), results.values(cell, "ahead"))
     slow = difference([0.0] * len(SEEDS), results.values(usual, "ahead"))
@@ -258,7 +258,7 @@ def _healthy(row: Any) -> bool:
     return bool(row.get("arm") != "one-block" and row.get("N_B") != row.get("K", 0))
 
 
-ABOVE: Gate = above_start("k-NN", "untrained", rows=_healthy, least=3.0)
+ABOVE: Gate = all_of(above_start("k-NN", "untrained", rows=_healthy, least=3.0), flattened(rows=_healthy))
 SET = (
     "Tiny-ImageNet (100 classes, 40 images each; 20 each are named) at 64 px, ResNet of 10 layers from scratch, "
     f"K {PROTOTYPES:,}, batch {BATCH}, 5 epochs, AdamW 1e-3, 3 seeds"

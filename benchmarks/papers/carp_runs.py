@@ -13,6 +13,8 @@ from lookalike.core.settings import merge
 IMAGES, HELD_OUT = 40, 20  # per class: to train on, and to classify
 EPOCHS, BATCH, PROTOTYPES, BLOCK = 5, 64, 2048, 128
 SMALL_BLOCK = 32
+REVISION = 1
+"""Of the experiments; raised whenever a run computes something else for the same settings."""
 SEEDS = (0, 1, 2)
 WITHOUT = ("previous", "stopgrad")
 """Two readings of "no momentum encoder"; a siamese net has the stop-gradient one's gradient, doubled."""
@@ -30,18 +32,16 @@ class Cell:
     method: str = "carp"
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the method."""
-    halfway: bool = False
-    """Evaluated halfway as well."""
 
     @property
     def name(self) -> str:
         parts = [self.method, f"b{self.batch}", f"e{self.epochs:g}"]
         if self.method == "carp":
             parts += [f"K{self.prototypes}", f"B{self.block}", self.teacher]
-        return "-".join(parts + [f"{k}{v}" for k, v in sorted(self.more.items())] + ["halfway"] * self.halfway)
+        return "-".join(parts + [f"{k}{v}" for k, v in sorted(self.more.items())])
 
     def settings(self, base: Mapping[str, Any], images: int) -> dict[str, Any]:
-        """What differs from the recipe; evaluated at the start and at the end."""
+        """What differs from the recipe; evaluated at the start and after every quarter."""
         steps = max(10, round(self.epochs * images / self.batch))
         method: dict[str, Any] = {"name": self.method, **self.more}
         if self.method == "carp":
@@ -50,7 +50,7 @@ class Cell:
             "method": method,
             "sampler": {"batch_size": self.batch},
             "steps": steps,
-            "evaluate_every": -(-steps // 2) if self.halfway else steps,
+            "evaluate_every": -(-steps // 4),
             "log": {"every_n_steps": max(1, steps // 20), "tensorboard": False},
         }
         if self.method != "carp":
@@ -83,7 +83,8 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
         seeds,
         lambda cell, seed: {**shared, "settings": cell.settings(base, 100 * IMAGES), "seed": seed},
         trial,
-        method=lambda cell: cell.method,
+        revision=REVISION,
+        methods=lambda cell: (cell.method,),
         measure="knn",
         describe=lambda result: (
             f"k-NN {result['knn']:.2f} (untrained {result['untrained']:.2f}), clusters {result['clusters']:.1f}"
@@ -144,7 +145,7 @@ def row(results: GridResults, cell: Cell) -> dict[str, Any]:
     if cell.method == "carp":
         about |= {"K": cell.prototypes, "N_B": cell.block, "teacher": cell.teacher}
         about |= {k: str(v) for k, v in cell.more.items()}
-    means = results.means(cell, MEANS, 3)
+    means = {"curve": results.mean_curve(cell), **results.means(cell, MEANS, 3)}
     return {**about, "k-NN": round(results.mean(cell), 2), "by seed": results.by_seed(cell), **means}
 
 
@@ -186,7 +187,7 @@ class ScratchCell:
             "method": method,
             "sampler": {"batch_size": SCRATCH_BATCH},
             "steps": steps,
-            "evaluate_every": steps // 2,
+            "evaluate_every": steps // 4,
             "keep": "trained",
             "log": {"every_n_steps": steps // 20, "tensorboard": False, "knn_images": 5000},
         }
@@ -201,7 +202,8 @@ def run_scratch(context: ClaimContext, cells: Iterable[ScratchCell], seeds: Sequ
         seeds,
         lambda cell, seed: {**shared, "settings": cell.settings(), "seed": seed},
         trial,
-        method=lambda cell: "carp",
+        revision=REVISION,
+        methods=lambda cell: ("carp",),
         measure="knn",
         whole_seeds=True,
         describe=lambda result: f"k-NN {result['knn']:.2f} (untrained {result['untrained']:.2f}), {result['curve']}",
@@ -210,10 +212,9 @@ def run_scratch(context: ClaimContext, cells: Iterable[ScratchCell], seeds: Sequ
 
 def scratch_row(results: GridResults, cell: ScratchCell) -> dict[str, Any]:
     """A row of the table of runs."""
-    curves = [results.results[cell.name, seed]["curve"] for seed in results.seeds]
-    curve = [round(sum(values) / len(values), 2) for values in zip(*curves, strict=True)]
-    return {"arm": cell.arm, "network": cell.network, "k-NN": round(results.mean(cell), 2), "curve": curve,
-            "by seed": results.by_seed(cell), **results.means(cell, MEANS, 3)}  # fmt: skip
+    return {"arm": cell.arm, "network": cell.network, "k-NN": round(results.mean(cell), 2),
+            "curve": results.mean_curve(cell), "by seed": results.by_seed(cell),
+            **results.means(cell, MEANS, 3)}  # fmt: skip
 
 
 def untrained(results: GridResults, cell: Cell) -> str:

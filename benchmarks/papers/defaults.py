@@ -106,7 +106,7 @@ def _race(
         seeds,
         arguments,
         trial,
-        method=lambda run: run.method,
+        methods=lambda run: (run.method,),
         prepare=prepare,
         measure="gain",
         describe=lambda result: f"{result['gain']:+.2f} points",

@@ -66,7 +66,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Iterable[int]
         arguments,
         trial,
         revision=REVISION,
-        method=lambda cell: cell.method,
+        methods=lambda cell: (cell.method,),
         measure="trained",
         whole_seeds=True,
         describe=lambda result: (
@@ -132,7 +132,8 @@ def recalibrate(model: Any, table: Any, batch: int = BATCH) -> Any:
     with torch.no_grad():
         for start in range(0, len(order) - 1, batch):  # a last batch of one image has no variance
             rows = table.take(order[start : start + batch])
-            out(torch.from_numpy(np.stack([out.crop(rows.open_bytes(row)) for row in range(len(rows))])))
+            crops = np.stack([out.crop(rows.open_bytes(row)) for row in range(len(rows))])
+            out(torch.from_numpy(crops).to(out.device))
     return out.eval()
 
 
@@ -165,10 +166,8 @@ def on_own_images(method: str, context: ClaimContext) -> ClaimOutcome:
 
 def _row(results: GridResults, cell: Cell) -> dict[str, Any]:
     names = ("start", "recalibrated", "trained", "start map@r", "recalibrated map@r", "trained map@r", "images")
-    curves = [results.results[cell.name, seed]["curve"] for seed in results.seeds]
-    curve = [round(float(np.mean(values)), 2) for values in zip(*curves, strict=True)]
-    return {"domain": cell.domain, "method": cell.method, **results.means(cell, names, 3), "curve": curve,
-            "by seed": results.by_seed(cell)}  # fmt: skip
+    return {"domain": cell.domain, "method": cell.method, **results.means(cell, names, 3),
+            "curve": results.mean_curve(cell), "by seed": results.by_seed(cell)}  # fmt: skip
 
 
 def moved(figures: Any) -> list[str]:

@@ -55,14 +55,21 @@ def learned(
 
 
 def flattened(curve: str = "curve", rows: Callable[[Mapping[str, Any]], bool] = lambda row: True) -> Gate:
-    """The learning curves have flattened: the last part of the steps brought little of what was learned."""
+    """The learning curves have flattened: the last part of the steps brought little of what was learned.
+
+    A curve needs a point between its start and its end.
+    """
 
     def gate(figures: Figures) -> list[str]:
-        curves = [row[curve] for row in figures.get("runs", []) if rows(row)]
+        chosen = [row for row in figures.get("runs", []) if rows(row)]
+        curves = [row[curve] for row in chosen if len(row.get(curve, ())) > 2]
+        unknown = chosen[len(curves) :]
         rising = [late(values) for values in curves if late(values) > FLAT]
-        if not rising:
-            return []
-        return [f"{_count(rising, curves)} are still learning: up to {max(rising):.0%} of the gain in the last part"]
+        part = f"up to {max(rising, default=0):.0%} of the gain in the last part"
+        return [
+            *([f"{_count(rising, chosen)} are still learning: {part}"] if rising else []),
+            *([f"{_count(unknown, chosen)} were stored without a learning curve: run them again"] if unknown else []),
+        ]
 
     return gate
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.papers import ClaimContext, Missing, Verdict
+from benchmarks.papers.cells import LIMIT
 from benchmarks.papers.paired import Difference, difference
 from lookalike.core.engine import LocalEngine
 
@@ -64,6 +65,11 @@ class GridResults:
     def by_seed(self, cell: Cell) -> list[float]:
         return [round(value, 2) for value in self.values(cell)]
 
+    def mean_curve(self, cell: Cell) -> list[float]:
+        """Mean over the seeds of the learning curve."""
+        curves = (self.results[cell.name, seed]["curve"] for seed in self.seeds)
+        return [round(statistics.fmean(values), 2) for values in zip(*curves, strict=True)]
+
     def gap(self, before: Cell, after: Cell, measure: str | None = None, *, level: float = 0.95) -> Difference:
         """Paired difference ``after − before``."""
         return difference(self.values(before, measure), self.values(after, measure), level=level)
@@ -91,7 +97,7 @@ def run_grid(
     trial: Callable[..., dict[str, Any]],
     *,
     revision: int = 1,
-    method: Callable[[Any], str | None] = lambda cell: None,
+    methods: Callable[[Any], Sequence[str]] = lambda cell: (),
     prepare: Callable[[dict[str, Arguments]], object] | None = None,
     whole_seeds: bool = False,
     measure: str = "recall",
@@ -106,7 +112,7 @@ def run_grid(
         arguments: Arguments of ``trial`` for a cell and a seed, its identity as a stored cell.
         trial: One run; an importable function that returns JSON.
         revision: Of the experiment; raise it whenever ``trial`` computes something else for the same arguments.
-        method: The training method of a cell, whose own revision belongs to the cell's identity too.
+        methods: The training methods of a cell, whose own revisions belong to the cell's identity too.
         prepare: Fills caches once, before several processes would; gets the jobs that are not finished.
         whole_seeds: With ``--finished``, use only seeds on which every cell is finished.
         measure: The measure that is compared by default.
@@ -120,7 +126,7 @@ def run_grid(
     owners = {cell_key(cell, seed): (cell.name, seed) for seed in seeds for cell in cells}
     pairs = ((cell, seed) for seed in seeds for cell in cells)
     jobs = {
-        key: {**arguments(cell, seed), "revision": revisions(revision, method(cell))}
+        key: {**arguments(cell, seed), "revision": revisions(revision, *methods(cell))}
         for key, (cell, seed) in zip(owners, pairs, strict=True)
     }
     missing = {key: job for key, job in jobs.items() if context.cells.stored(key, job) is None}
@@ -130,8 +136,10 @@ def run_grid(
             lacking = {owners[key][1] for key in missing}
             finished_seeds = [seed for seed in seeds if seed not in lacking]
         jobs = {key: job for key, job in jobs.items() if key not in missing and owners[key][1] in finished_seeds}
-    elif missing and prepare is not None:
-        prepare(missing)
+    elif missing:
+        context.say(f"{len(missing)} cells to run, each up to {LIMIT // 60} minutes of one thread")
+        if prepare is not None:
+            prepare(missing)
     results, left, start = GridResults(finished_seeds, requested, measure), set(missing), time.monotonic()
     for key, result in context.cells.run_many(jobs, trial, engine=LocalEngine(context.workers)):
         results.results[owners[key]] = result
@@ -148,13 +156,13 @@ def cell_key(cell: Cell, seed: int) -> str:
     return f"{cell.name}-s{seed}"
 
 
-def revisions(experiment: int, method: str | None = None) -> dict[str, int]:
-    """Revisions of an experiment and of the method it trains or adapts by."""
+def revisions(experiment: int, *names: str) -> dict[str, int]:
+    """Revisions of an experiment and of the methods it trains or adapts by."""
     from lookalike import methods
     from lookalike.adaptation.methods import find
     from lookalike.adaptation.settings import METHODS
 
-    known = {} if method is None else {method: (find if method in METHODS else methods.find)(method).revision}
+    known = {name: (find if name in METHODS else methods.find)(name).revision for name in names}
     return {"experiment": experiment, **known}
 
 

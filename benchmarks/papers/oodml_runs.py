@@ -15,6 +15,8 @@ from lookalike.shift.trials import FROZEN
 SETS = ("cub", "cars", "grocery")
 METHODS = ("s2sd", "diva", "margin", "ms", "arcface", "proxy_anchor", "r_margin", "uniform_prior")  # longest first
 MEASURES = ("recall@1", "map@1000")
+REVISION = 1
+"""Of the experiments; raised whenever a run computes something else for the same settings."""
 SEEDS = (0, 1, 2)
 SPLITS = 5
 STEPS = 700
@@ -97,6 +99,10 @@ class Cell:
     def name(self) -> str:
         return f"{self.set}-{self.kind}{self.method}-split{self.split.id}"
 
+    @property
+    def trained_by(self) -> tuple[str, ...]:
+        return () if self.method == FROZEN else (self.method,)
+
     def row(self, seed: int, result: dict[str, Any]) -> dict[str, Any]:
         return {"method": self.method, "split": self.split.id, "fid": self.split.fid, "seed": seed, **result}
 
@@ -138,6 +144,8 @@ def rows_of(context: ClaimContext, name: str) -> list[dict[str, Any]]:
             seeds,
             arguments,
             trial,
+            revision=REVISION,
+            methods=lambda cell: cell.trained_by,
             prepare=lambda _: warm(context),
             whole_seeds=True,
             describe=_describe,
@@ -168,7 +176,7 @@ def warm(context: ClaimContext) -> None:
 
 def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
     """Zero- and few-shot on the easiest, the default and the hardest split of a data set."""
-    from lookalike.shift.few_shot import fewshot_job, fewshot_trial, summarize
+    from lookalike.shift.few_shot import ADAPT, fewshot_job, fewshot_trial, summarize
 
     splits = splits_of(context, name)
     chosen = {splits.splits[0].id, splits.default, splits.splits[-1].id}
@@ -185,7 +193,15 @@ def fewshot_rows(context: ClaimContext, name: str) -> list[dict[str, Any]]:
         return fewshot_job(table_of(context, name), cell.split, cell.method, settings, config, "")
 
     results = run_grid(
-        context, cells, SEEDS, arguments, fewshot_trial, prepare=lambda _: warm(context), whole_seeds=True
+        context,
+        cells,
+        SEEDS,
+        arguments,
+        fewshot_trial,
+        revision=REVISION,
+        methods=lambda cell: (*cell.trained_by, ADAPT["method"]["name"]),
+        prepare=lambda _: warm(context),
+        whole_seeds=True,
     )
     episodes = ((cell, seed, one) for cell in cells for seed in results.seeds
                 for one in results.results[cell.name, seed]["episodes"])  # fmt: skip
@@ -208,7 +224,17 @@ def end_to_end_rows(context: ClaimContext, name: str = "cars") -> tuple[list[dic
             sides = {"train": list(cell.split.train), "test": list(cell.split.test)}
             return {"table": str(table_of(context, name)), **sides, "method": cell.method, "settings": settings}
 
-        results = run_grid(context, cells, seeds, arguments, trial, whole_seeds=True, describe=_describe)
+        results = run_grid(
+            context,
+            cells,
+            seeds,
+            arguments,
+            trial,
+            revision=REVISION,
+            methods=lambda cell: cell.trained_by,
+            whole_seeds=True,
+            describe=_describe,
+        )
         rows += [cell.row(seed, results.results[cell.name, seed]) for cell in cells for seed in results.seeds]
         counts.append(len(results.seeds))
     return rows, min(counts[0], len(SEEDS) * counts[1])

@@ -19,7 +19,7 @@ from benchmarks.papers import t3ar_measure
 from benchmarks.papers.t3ar_measure import predict
 from benchmarks.papers.t3ar_protocols import SMALL
 from lookalike.adaptation import gate, target_classes
-from lookalike.adaptation.pool_search import nearest, no_retrievals
+from lookalike.adaptation.pool import nearest, no_retrievals
 from lookalike.adaptation.pool_vectors import embedded
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.adaptation.task import AdaptTask, CachedViews, mixed_parts, recalibrated, target_views, to_tensor

@@ -21,8 +21,7 @@ from torch import nn
 from lookalike.adaptation import target_classes
 from lookalike.adaptation.candidate import held_out
 from lookalike.adaptation.methods import AdaptMethod
-from lookalike.adaptation.pool import Pool, content_ids
-from lookalike.adaptation.pool_search import Retrieved, no_retrievals
+from lookalike.adaptation.pool import Pool, Retrieved, content_ids, no_retrievals
 from lookalike.adaptation.pool_vectors import retrieve
 from lookalike.adaptation.settings import AdaptSettings, resolve
 from lookalike.adaptation.target_classes import TEMPERATURE, prototypes
@@ -151,16 +150,16 @@ def predict(
     with torch.no_grad():
         for start in range(0, len(inputs), batch):
             part = np.asarray(inputs[start : start + batch])
-            x = torch.from_numpy(part if part.dtype == np.uint8 else part.astype(np.float32))
+            x = torch.from_numpy(part if part.dtype == np.uint8 else part.astype(np.float32)).to(model.device)
             features = model(x) if layer == PIXELS else model.from_layer(layer, x)
-            rows.append(features.numpy())
+            rows.append(features.cpu().numpy())
             if centers is not None:
-                logits = features @ torch.from_numpy(centers).T / TEMPERATURE
+                logits = features @ torch.from_numpy(centers).to(model.device).T / TEMPERATURE
             else:
                 logits = (
                     features.new_zeros(len(features), 1) if model.classifier is None else model.classifier(features)
                 )
-            result.append(logits.double().softmax(1).numpy())
+            result.append(logits.cpu().double().softmax(1).numpy())
     return np.concatenate(rows), np.concatenate(result)
 
 
@@ -198,10 +197,10 @@ def train_classifier(
     rows = np.asarray(features_for(model, table)[0])
     if head:
         model.set_pca_head(rows, head)
-        model.norm = make_norm(norm, head).eval()
+        model.norm = make_norm(norm, head).eval().to(model.device)
     with torch.no_grad():
-        embedded = model.eval().from_features(torch.from_numpy(np.array(rows))).numpy()
-        model.classifier = nn.Linear(model.dim, len(names))
+        embedded = model.eval().from_features(torch.from_numpy(np.array(rows)).to(model.device)).cpu().numpy()
+        model.classifier = nn.Linear(model.dim, len(names), device=model.device)
         model.classifier.weight.copy_(torch.from_numpy(prototypes(embedded, labels, len(names)) / TEMPERATURE))
         model.classifier.bias.zero_()
     model.card["classes"] = names
@@ -212,16 +211,17 @@ def train_classifier(
 
 def source_model(table: Table, seed: int, scale: Mapping[str, Any]) -> Embedder:
     """A classifier trained on the source alone, made once and kept. `scale` names model, size, head and settings."""
+    device = scale.get("device", CPU)
     known = {name: scale.get(name) for name in ("model", "size", "head", "norm", "source")}
     key = hash_bytes("source 2", str(seed), json.dumps(known, sort_keys=True), table.fingerprint())
     path = folders.home() / "jobs" / "sources" / key
     with wait_for_lock(folders.home() / "locks" / f"source-{key}.lock"):  # runs side by side share it
         if not (path / "config.json").is_file():
-            start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=CPU)
+            start = Embedder.from_pretrained(scale["model"], size=scale["size"], device=device)
             settings = resolve(None, {**scale["source"], "method": "finetune"})
             made = train_classifier(start, table, settings, seed, head=scale["head"], norm=scale.get("norm", "none"))
             made.save_pretrained(path)
-        return Embedder.from_pretrained(path, device=CPU)
+        return Embedder.from_pretrained(path, device=device)
 
 
 def adapted(

@@ -85,7 +85,7 @@ SMALL: dict[str, Any] = {
         "label_smoothing": 0.1,
         "nesterov": True,
     },
-    # The defaults of `adapt`, but for the layer, which `auto` would choose as well.
+    # T3AR's default settings, but for the layer, which `auto` would choose as well.
     "adapt": {"layer": "stage4"},
     "methods": {
         "tent": {**SHORT, "lr": 1e-5},
@@ -94,6 +94,7 @@ SMALL: dict[str, Any] = {
     },
 }
 PAPER: dict[str, Any] = {
+    "device": "auto",
     "model": "resnet50",
     "size": 224,
     "head": 256,
@@ -236,7 +237,9 @@ def trial(
     torch.set_num_threads(threads())
     over = merge(METHODS[method], {} if neighbors is None else {"num_neighbors": neighbors})
     settings = how.settings_for(scale, over, fraction)
-    expert = None if retriever is None else Embedder.from_pretrained(retriever, size=scale["size"], device=CPU)
+    expert = None
+    if retriever is not None:
+        expert = Embedder.from_pretrained(retriever, size=scale["size"], device=scale.get("device", CPU))
     here, there = how.domain(data, layout, source), how.domain(data, layout, target)
     base = how.source_model(here, seed, scale)
     rows = how.stratified(there.labels()[0], fraction, seed)

@@ -32,6 +32,7 @@ TRAIN: dict[str, Any] = {
     },
 }
 PAPER_TRAIN: dict[str, Any] = {
+    "device": "auto",  # cells at small scale are those of one thread of a processor
     "model": "resnet50",
     "size": 224,
     "head": None,
@@ -117,7 +118,7 @@ def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) 
         whole_seeds=True,
         measure="accuracy",
         revision=REVISION,
-        method=lambda cell: None if _keeps(cell) else cell.over.get("method", "t3ar"),
+        methods=lambda cell: () if _keeps(cell) else (cell.over.get("method", "t3ar"),),
         describe=lambda result: f"{result['accuracy']:.2f}",
     )
 
@@ -162,11 +163,11 @@ def pool_of(data: str, kind: str, around: tuple[str, ...] = ()) -> Any:
     return read_pool([table])
 
 
-def expert_of(name: str, size: int) -> Any:
+def expert_of(name: str, scale: dict[str, Any]) -> Any:
     from lookalike.core.device import CPU
     from lookalike.models import Embedder
 
-    return Embedder.from_pretrained(name, size=size, device=CPU)
+    return Embedder.from_pretrained(name, size=scale["size"], device=scale.get("device", CPU))
 
 
 def shared(data: str, cells: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
@@ -211,19 +212,19 @@ def prepare(*, data: str, what: list[Any], scale: dict[str, Any]) -> int:
         return 1
     if len(what) == 3:
         table, settings = domain(data, *what[:2]), scale[what[2]]
-        model = expert_of(scale["model"], scale["size"])
+        model = expert_of(scale["model"], scale)
         features_for(model, table)
         kinds = ("weak",) if what[2] == "source" else ("weak", "strong")
         target_views(model, settings["layer"], table, kinds, views=settings.get("num_views", 4))
         return len(table)
     if len(what) == 4:
         table = domain(data, *what[:2])
-        return len(embedded(expert_of(what[3], scale["size"]), [str(i) for i in table.column("content_id")], table))
+        return len(embedded(expert_of(what[3], scale), [str(i) for i in table.column("content_id")], table))
     pool = pool_of(data, what[0])
     whole = pool.table(np.arange(len(pool)))
     if len(what) == 2:
-        return len(embedded(expert_of(what[1], scale["size"]), pool.ids, whole))
-    pool_views(expert_of(scale["model"], scale["size"]), scale["adapt"]["layer"], whole)
+        return len(embedded(expert_of(what[1], scale), pool.ids, whole))
+    pool_views(expert_of(scale["model"], scale), scale["adapt"]["layer"], whole)
     return len(pool)
 
 
@@ -238,10 +239,11 @@ def trial(*, data: str, seed: int, scale: dict[str, Any], settings: dict[str, An
     from benchmarks.papers import t3ar_measure
     from lookalike.adaptation.settings import AdaptSettings
 
-    torch.set_num_threads(1)
+    if "device" not in scale:
+        torch.set_num_threads(1)
     name, steps, chosen = cell["set"], int(cell["over"].get("pretrain_steps", 0)), AdaptSettings.parse(settings)
     pool = pool_of(data, cell["pool"], (name, cell["source"], cell["target"]) if cell["pool"] == "styles" else ())
-    expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale["size"])
+    expert = None if cell["retriever"] == "own" else expert_of(cell["retriever"], scale)
     if name == "cub":
         return _train_time(data, seed, scale, chosen, pool, expert, cell["source"], steps)
     if cell["embedder"]:
@@ -260,7 +262,7 @@ def _train_time(
     from lookalike.adaptation.pool_vectors import retrieve
 
     table, test = domain(data, "cub", "train"), domain(data, "cub", "test")
-    start = expert_of(scale["model"], scale["size"])
+    start = expert_of(scale["model"], scale)
     if source == "pretrained":
         start, pool = _pretrained(scale, pool, steps, seed), None
     retrieved = None
@@ -280,7 +282,7 @@ def _embedder(
 ) -> dict[str, Any]:
     from benchmarks.papers import t3ar_measure
 
-    model, table = expert_of(scale["model"], scale["size"]), domain(data, name, cell["target"])
+    model, table = expert_of(scale["model"], scale), domain(data, name, cell["target"])
     gallery = domain(data, name, cell["source"])
     return t3ar_measure.evaluate_embedder(
         model, table, gallery, cell["embedder"], settings, pool=pool, expert=expert or model, seed=seed
@@ -297,4 +299,4 @@ def _pretrained(scale: dict[str, Any], pool: Any, steps: int, seed: int) -> Any:
         settings["method"] = "dino"  # as Table 10; CARP, our own, where it must be quick
     table = pool.table(np.arange(len(pool)))
     with training_run("pretrain", threads=None, data=table, settings=settings, steps=steps, seed=seed) as run:
-        return Embedder.from_pretrained(run.path, device=CPU)
+        return Embedder.from_pretrained(run.path, device=scale.get("device", CPU))

@@ -7,6 +7,7 @@ of all rows are compared with the papers' by tests/benchmarks/papers/test_tables
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +32,8 @@ class Row:
         settings: What differs from the recipe.
         figure: The paper's figure in percent; None where its text has none.
         command: `train` or `pretrain`.
-        measure: What the figure measures: `recall`, or `knn@K`, the k-NN accuracy with K neighbors.
+        measure: What the figure measures: `recall`, `knn@K`, the k-NN accuracy with K neighbors, or `few-K`, recall@1
+            after adaptation to K images of every test class.
         epoch: Read at this epoch instead of the end, in steps.
         seeds: Number of seeds.
         split: Number of the split of ooDML in DATA/{data}-splits.json.
@@ -54,10 +56,15 @@ class Row:
         return f"{self.table}-{self.data}-{self.arm}"
 
     @property
-    def method(self) -> str:
-        """The training method."""
-        name: str = self.resolve()["method"]["name"]
-        return name
+    def run_name(self) -> str:
+        """The name of its run; a run gives the figures of both numbers of shots."""
+        return self.name.removesuffix(f"-{self.measure}")
+
+    @property
+    def methods(self) -> list[str]:
+        """The methods it trains and adapts by."""
+        own: str = self.resolve()["method"]["name"]
+        return [own, "margin"] if self.measure in FEW else [own]
 
     def resolve(self) -> dict[str, Any]:
         """The complete settings."""
@@ -232,34 +239,51 @@ def _dmcac_rows() -> list[Row]:
 SPLITS = {"cub": (9, 5864), "cars": (8, 8054), "sop": (8, 59_551)}  # splits, training images of the default one
 
 
-def _oodml_rows() -> list[Row]:
-    """Tables 4 to 6: recall@1 of every method on every split of a set."""
-    from benchmarks.papers.oodml_rules import paper
-    from lookalike.shift.experiment import AUTHOR_SETTINGS, AUTHOR_SETTINGS_BY_LAYOUT, METHODS
+FEW = {"few-2": 1000, "few-5": 1500}  # tables 7 and 8: steps of adaptation by the measure
+EPISODES, FEW_LR = 10, 1e-4  # the head learns ten times as fast as in training
+
+
+def _oodml_settings(method: str, data: str) -> dict[str, Any]:
+    from lookalike.shift.experiment import AUTHOR_SETTINGS, AUTHOR_SETTINGS_BY_LAYOUT
     from lookalike.training.recipe import load
 
-    rows, curves = [], paper()["recall@1"]
-    for table, (data, (count, images)) in zip(("table-4", "table-5", "table-6"), SPLITS.items(), strict=True):
+    classes = 54 if method == "diva" else 56
+    epoch = SPLITS[data][1] // (2 * classes)
+    return merge(
+        load("oodml"),  # again, since a method that is named brings its own defaults along
+        {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(data, {}).get(method, {})}},
+        {"optimizer": {"loss_lr": 5e-4}},
+        AUTHOR_SETTINGS.get(method, {}),
+        {
+            "sampler": {"classes_per_batch": classes},
+            "steps": 200 * epoch,
+            "evaluate_every": 20 * epoch,
+            "data": {"split": "table"},
+        },
+    )
+
+
+def _oodml_rows() -> list[Row]:
+    """Tables 4 to 6: recall@1 of every method on every split of a set; tables 7 and 8: after few-shot adaptation."""
+    from benchmarks.papers.oodml_rules import paper
+    from lookalike.shift.experiment import METHODS
+
+    rows, curves, few = [], paper()["recall@1"], paper()["few-shot"]
+    for table, (data, (count, _)) in zip(("table-4", "table-5", "table-6"), SPLITS.items(), strict=True):
         for method in METHODS:
-            classes = 54 if method == "diva" else 56
-            epoch = images // (2 * classes)
-            settings = merge(
-                load("oodml"),  # again, since a method that is named brings its own defaults along
-                {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(data, {}).get(method, {})}},
-                {"optimizer": {"loss_lr": 5e-4}},
-                AUTHOR_SETTINGS.get(method, {}),
-                {
-                    "sampler": {"classes_per_batch": classes},
-                    "steps": 200 * epoch,
-                    "evaluate_every": 20 * epoch,
-                    "data": {"split": "table"},
-                },
-            )
+            settings = _oodml_settings(method, data)
             figures = curves[data].get(method, [None] * count)
             rows += [
                 Row(table, f"{method}-split{number}", data, "oodml", settings, figure, seeds=5, split=number)
                 for number, figure in zip(range(1, count + 1), figures, strict=True)
             ]
+    for table, data in (("table-7", "cub"), ("table-8", "cars")):
+        for measure, number in itertools.product(FEW, range(1, SPLITS[data][0] + 1)):
+            for method, figures in few[data][measure.removeprefix("few-")].items():
+                figure = dict(zip(few[data]["splits"], figures, strict=True)).get(number)
+                common: dict[str, Any] = {"measure": measure, "split": number}
+                settings = _oodml_settings(method, data)
+                rows.append(Row(table, f"{method}-split{number}-{measure}", data, "oodml", settings, figure, **common))
     return rows
 
 
@@ -303,11 +327,12 @@ def run_tables(
         values = []
         for seed in range(row.seeds):
             arguments = {"data": str(data / row.data), "row": row_arguments(row), "seed": seed}
-            arguments["revision"] = revisions(REVISION, row.method)
-            key = f"{row.name}-s{seed}"
+            arguments["revision"] = revisions(REVISION, *row.methods)
+            key = f"{row.run_name}-s{seed}"
             stored = cells.stored(key, arguments)
             if stored is not None or not finished:
-                values.append((stored or {"result": cells.run(key, run_row, **arguments)})["result"]["value"])
+                result = (stored or {"result": cells.run(key, run_row, **arguments)})["result"]
+                values.append(result[row.measure if row.measure in FEW else "value"])
         mean = round(sum(values) / len(values), 2) if values else None
         answer.append({"table": row.table, "data": row.data, "arm": row.arm, "paper": row.figure, "here": mean,
                        "seeds": len(values)})  # fmt: skip
@@ -320,7 +345,7 @@ def row_arguments(row: Row) -> dict[str, Any]:
         "command": row.command,
         "recipe": row.recipe,
         "settings": dict(row.settings),
-        "measure": row.measure,
+        "measure": "few-shot" if row.measure in FEW else row.measure,
         "epoch": row.epoch,
         "split": row.split,
     }
@@ -329,6 +354,10 @@ def row_arguments(row: Row) -> dict[str, Any]:
 def run_row(*, data: str, row: dict[str, Any], seed: int) -> dict[str, Any]:
     """Train one row; its figure in percent."""
     table: Any = data if row["split"] is None else split_table(Path(data), row["split"])
+    if row["measure"] == "few-shot":
+        from benchmarks.papers.few_shot_runs import run_few_shot
+
+        return run_few_shot(table, row, seed)
     result, log = run_training(
         row["command"], threads=None, data=table, recipe=row["recipe"], settings=row["settings"], seed=seed
     )
@@ -423,24 +452,29 @@ def smoke(paper: str, folder: Path, *, device: str = "auto", only: Iterable[str]
     """
     from lookalike.data.synthetic import make_demo_images
 
-    table = make_demo_images(folder, classes=16, images_per_class=6, size=48, styles=("studio",))
+    table = make_demo_images(folder, classes=16, images_per_class=8, size=48, styles=("studio",))
     if paper == "t3ar":
-        return _smoke_t3ar(folder)
+        return _smoke_t3ar(folder, device)
     answer, seen = [], set()
     for row in rows_of(paper, only):
         settings = merge(tiny_settings(row), {"device": device})
-        key = (row.command, row.recipe, repr(settings))
+        key = (row.command, row.recipe, row.measure in FEW, repr(settings))
         if key in seen:
             continue
         seen.add(key)
+        if row.measure in FEW:
+            from benchmarks.papers.few_shot_runs import run_few_shot
+
+            tiny = {**row_arguments(row), "settings": settings}
+            run_few_shot(table, tiny, 0, steps=dict.fromkeys(FEW, 2), episodes=1)
         _, log = run_training(row.command, threads=None, data=table, recipe=row.recipe, settings=settings, seed=0)
         loss = next(line["loss"] for line in reversed(log) if "loss" in line)
         answer.append({"table": row.table, "data": row.data, "arm": row.arm, "loss": round(loss, 4)})
     return answer
 
 
-def _smoke_t3ar(folder: Path) -> list[dict[str, Any]]:
-    """Two steps of every recipe of T3AR's table 6; `adapt` chooses the device itself."""
+def _smoke_t3ar(folder: Path, device: str) -> list[dict[str, Any]]:
+    """Two steps of every recipe of T3AR's table 6."""
     import tempfile
 
     from lookalike.adaptation import adapt
@@ -460,6 +494,7 @@ def _smoke_t3ar(folder: Path) -> list[dict[str, Any]]:
                 clusters=None if labeled else 4,
                 config=name,
                 steps=2,
+                device=device,
                 settings={"batch_size": 8, "bank": {"size": 64}},
                 out=Path(out) / "run",
             )

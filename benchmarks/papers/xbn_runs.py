@@ -125,7 +125,7 @@ def run_cells(context: ClaimContext, cells: Iterable[Cell], seeds: Sequence[int]
         arguments,
         trial,
         revision=REVISION,
-        method=lambda cell: "xbm",
+        methods=lambda cell: ("xbm",),
         whole_seeds=True,
         describe=lambda result: (
             f"recall@1 {result['recall']:.2f} (step 0 {result['step 0']:.2f}), curve {result['curve']}, "
@@ -200,7 +200,7 @@ def run_moco(context: ClaimContext, cells: Iterable[MoCoCell], seeds: Sequence[i
         lambda cell, seed: {"data": folder, "drift": cell.drift, "seed": seed},
         moco_trial,
         revision=REVISION,
-        method=lambda cell: "moco",
+        methods=lambda cell: ("moco",),
         measure="early",
         describe=lambda result: f"k-NN {result['curve'][-1]:.2f} (untrained {result['curve'][0]:.2f})",
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -24,6 +25,7 @@ from lookalike.adaptation.task import crops, mixed_parts, recalibrated
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.cli import app
 from lookalike.core import folders
+from lookalike.core.engine import Outcome
 from lookalike.core.errors import Exit, LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.interrupts import Stopped, Terminated
@@ -466,6 +468,54 @@ def test_from_the_pixels_up_and_statistics_alone(classifier: Path, target: Path,
     alone = la.adapt(model=classifier, target=target, method="bn", settings=QUICK, out=tmp_path / "bn")
     assert alone.result["counts"]["steps"] == 0
     assert ledger(alone)[1]["fingerprint"] != ledger(alone)[0]["fingerprint"]
+
+
+def test_the_device_is_an_option_that_a_resumed_run_and_the_judge_use(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = "meta" if not torch.cuda.is_available() else "xpu"
+    with pytest.raises(LookalikeError, match=f"`{missing}` is not a device|no device `{missing}`"):
+        la.adapt(model=classifier, target=target, device=missing, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    used: list[str] = []
+    load = la.Embedder.from_pretrained
+    monkeypatch.setattr(
+        la.Embedder,
+        "from_pretrained",
+        lambda name, **options: used.append(str(options["device"])) or load(name, **options),
+    )
+    run = la.adapt(model=classifier, target=target, steps=2, device="cpu", out=tmp_path / "run")
+    assert run.config["device"] == "cpu" and set(used) == {"cpu"}
+    assert ledger(run)[-1]["request"]["device"] == "cpu"
+
+
+def test_the_pool_is_embedded_by_the_engine_that_is_named(
+    classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = helpers.make_images(tmp_path / "pool", classes=2, images=5, seed=977)  # seen by no other test
+    functions: list[str] = []
+
+    class AnotherEngine:
+        def run(self, function: Any, shards: Any, *, attempts: int = 1) -> Any:
+            for key, arguments in shards.items():
+                work, values = pickle.loads(pickle.dumps((function, arguments)))
+                functions.append(f"{work.__name__} of {len(values['images'])}")
+                yield Outcome(key, work(**values))
+
+    opened: list[str] = []
+    for module in (adapt_command, candidate):
+        monkeypatch.setattr(module, "open_engine", lambda name, **_: opened.append(name) or AnotherEngine())
+    run = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, engine="ray", out=tmp_path / "run")
+    assert set(opened) == {"ray"} and functions and all(name.startswith("embedded_anew of") for name in functions)
+    here = la.adapt(model=classifier, target=target, pool=[pool], settings=QUICK, out=tmp_path / "here")
+    assert [row["weights"] for row in ledger(run)[1:]] == [row["weights"] for row in ledger(here)[1:]]
+
+
+def test_a_default_that_was_not_measured_says_so() -> None:
+    for kind in ("prototypes", "labels"):
+        assert default_method(kind)[1].startswith("not measured")
+    for kind in ("classifier", "clusters"):
+        assert "not measured" not in default_method(kind)[1]
 
 
 def test_mistakes_are_reported_in_one_line(classifier: Path, target: Path, tmp_path: Path) -> None:

@@ -20,10 +20,12 @@ from lookalike.adaptation import candidate
 from lookalike.adaptation.candidate import prepare
 from lookalike.adaptation.pool import read_pool
 from lookalike.adaptation.settings import AdaptRequest, resolve
-from lookalike.adaptation.task import norm_layers
+from lookalike.adaptation.task import crops, norm_layers
 from lookalike.adaptation.versions import Versions
 from lookalike.core.errors import LookalikeError
 from lookalike.data import audit, read_table
+from lookalike.data.table import BOX
+from lookalike.models.inference.pipeline import load_crop
 
 FAST = {**QUICK, "lr": 1e-3, "copy_threshold": 2.0}
 
@@ -91,6 +93,22 @@ def test_the_anchor_has_the_statistics_that_the_candidate_has(mode: str, target:
                 assert torch.equal(norm.running_mean, mine[name].running_mean), name
     assert moved["below"] and moved["above"]
     assert set(moved["below"]) == {mode == "frozen"} and set(moved["above"]) == {mode != "keep"}
+
+
+def test_statistics_are_those_of_the_parts_that_rows_are_about(target: Path) -> None:
+    """A box of a row is cut out, as when it is embedded; without boxes the pixels are those of `Embedder.crop`."""
+    model, table = small(4).eval(), table_of(target)
+    parts = np.array_split(np.arange(len(table)), 3)
+    plain = torch.cat(list(crops(model, table, parts)))
+    expected = np.stack([model.crop(table.open_bytes(row)) for row in range(len(table))])
+    assert np.array_equal(plain.numpy(), expected)
+    for name, corner in zip(BOX, (2, 3, 17, 20), strict=True):
+        table = table.with_column(name, np.full(len(table), corner))
+    cut = torch.cat(list(crops(model, table, parts)))
+    expected = np.stack(
+        [load_crop(table.open_bytes(row), model.preprocess, table.box(row)) for row in range(len(table))]
+    )
+    assert np.array_equal(cut.numpy(), expected) and not torch.equal(cut, plain)
 
 
 # ---- the expert --------------------------------------------------------------------------------------

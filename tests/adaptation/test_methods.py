@@ -500,3 +500,41 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     with pytest.raises(LookalikeError, match=r"`lrs` is not one of the settings of adapt.*`lr`"):
         resolve(str(path))
     assert not set(names()) & set(names("adapt")), "a name means one recipe"
+
+
+# ---- other devices -------------------------------------------------------------------------------------
+
+
+class FromDevice(torch.autograd.Function):
+    """A copy from the meta device to the CPU, with made-up values: what a real device would send."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        if not x.is_floating_point():
+            return torch.arange(x.numel()).reshape(x.shape).to(x.dtype)
+        return torch.linspace(-1, 1, max(x.numel(), 1), dtype=x.dtype)[: x.numel()].reshape(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0].to("meta")
+
+
+@pytest.mark.parametrize("name", ["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune"])
+def test_steps_on_another_device(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The meta device stands for one that no test machine has: operations on tensors of two devices fail, too."""
+    over: dict[str, Any] = {"method": name, "mixup": 0.2 if name == "finetune" else 0.0}
+    made = task(over, true_labels=np.arange(COUNT) % 3 if name == "finetune" else None)
+    made.labeled_source = (lambda rows, step: torch.from_numpy(ARRAYS["weak"][0][rows])), np.arange(COUNT) % 3
+    made.model.to("meta")
+    fabric, plain = loop._fabric(torch.device("cpu"), "f32"), Tensor.cpu
+    monkeypatch.setattr(fabric, "setup_optimizers", lambda optimizer: optimizer)
+    monkeypatch.setattr(loop, "_fabric", lambda device, precision: fabric)
+    monkeypatch.setattr(Tensor, "cpu", lambda self: FromDevice.apply(self) if self.is_meta else plain(self))
+    own = started(made, tmp_path / "run")
+    assert own.device.type == "meta"
+    for group in own.optimizer.param_groups:
+        group["fused"] = False
+    for step in (1, 2, 5):  # the last one begins an epoch
+        assert np.isfinite(own.take_step(step))
+    learned = [value for group in own.optimizer.param_groups for value in group["params"]]
+    assert learned and all(own.optimizer.state[value] for value in learned), "gradients reached the device"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from tests.adaptation.conftest import small
 
-from lookalike.adaptation import pool_search, pool_vectors
+from lookalike.adaptation import pool as pools
+from lookalike.adaptation import pool_vectors
 from lookalike.adaptation.pool import Pool, Receipts, read_pool, receipt_rows
 from lookalike.adaptation.settings import resolve
 from lookalike.core import folders
@@ -32,7 +33,7 @@ def test_nearest_equals_the_twin_and_leaves_copies_out() -> None:
     pool[8] /= np.linalg.norm(pool[8])
     outside = names(40, "a")
     outside[9] = "t005"  # the same image, seen otherwise by the retriever
-    result = pool_search.nearest(target, pool, names(12, "t"), outside, 3)
+    result = pools.nearest(target, pool, names(12, "t"), outside, 3)
     for i in range(12):
         order = sorted(range(40), key=lambda j: (-float(np.dot(pool[j].astype(float), target[i].astype(float))), j))
         expected = [j for j in order if pool[j] @ target[i] < 0.98 and outside[j] != f"t{i:03d}"][:3]
@@ -47,7 +48,7 @@ def test_an_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
 
     def lists(keep: list[int]) -> list[list[str]]:
         ids = [outside[i] for i in keep]
-        draw = pool_search.nearest if kind == "nearest" else pool_search.random_retrievals
+        draw = pools.nearest if kind == "nearest" else pools.random_retrievals
         return [[ids[j] for j in row] for row in draw(target, pool[keep], names(30, "t"), ids, 2).index]
 
     before, after = lists(list(range(25))), lists([i for i in range(25) if i != 11])
@@ -57,27 +58,27 @@ def test_an_image_taken_away_changes_only_lists_it_was_in(kind: str) -> None:
 
 def test_random_draws_leave_copies_out_too() -> None:
     target, pool = rows(4, 0), rows(12, 1)
-    plain = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
+    plain = pools.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
     first = int(plain.index[1, 0])
     pool[first] = target[1]
-    result = pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
+    result = pools.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2)
     assert first not in result.index[1] and result.copies == 1 and plain.copies == 0
     assert result.index[1, 0] == plain.index[1, 1], "the rest of the draw stays"
     pool[:] = target[1]
-    assert (pool_search.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
+    assert (pools.random_retrievals(target, pool, names(4, "t"), names(12, "a"), 2).index[1] == -1).all()
 
 
 def test_random_draws_are_spread_and_keyed() -> None:
-    result = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
+    result = pools.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2)
     assert np.bincount(result.index.ravel(), minlength=50).max() < 25
-    again = pool_search.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2, seed=1)
+    again = pools.random_retrievals(rows(200, 0), rows(50, 1), names(200, "t"), names(50, "a"), 2, seed=1)
     assert (result.index != again.index).any()
 
 
 def test_a_pool_smaller_than_k_and_no_pool() -> None:
-    result = pool_search.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
+    result = pools.nearest(rows(3, 0), rows(2, 1), names(3, "t"), names(2, "a"), 4)
     assert (result.index[:, 2:] == -1).all() and set(result.used) == {0, 1}
-    assert len(pool_search.nearest(rows(3, 0), rows(0, 1), names(3, "t"), [], 2).used) == 0
+    assert len(pools.nearest(rows(3, 0), rows(0, 1), names(3, "t"), [], 2).used) == 0
 
 
 def test_the_pool_is_read_once_and_lists_hold(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +177,7 @@ def test_receipts_name_whom_an_image_served() -> None:
     pool = Pool([], ["x", "y", "z"], [(0, 0), (0, 1), (0, 2)], ["p/x", "p/y", "p/z"])
     receipts = Receipts(2)
     receipts.load(np.array([1]), 4)
-    rows = receipt_rows(receipts, pool_search.Retrieved(index, scores), pool, names(3, "t"))
+    rows = receipt_rows(receipts, pools.Retrieved(index, scores), pool, names(3, "t"))
     assert [(row["path"], row["last_step"]) for row in rows] == [("p/x", -1), ("p/y", 4)]
     assert [row["served"] for row in rows] == [
         [{"target": "t000", "score": 0.8, "rank": 2}],

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 from tests.shift.conftest import SMALL
 
 from lookalike import methods, shift
+from lookalike.core.engine import Outcome
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run
 from lookalike.methods.diva import DiVA
 from lookalike.methods.margin import Margin
-from lookalike.shift import ags, few_shot, trials
+from lookalike.shift import ags, experiment, few_shot, trials
 
 
 @pytest.fixture(autouse=True)
@@ -180,3 +183,35 @@ def test_fewshot_compares_on_the_same_queries(images, tiny, tmp_path):
     gain = summary[0]["recall@1"]
     assert gain["gain"]["value"] == pytest.approx(gain["few"] - gain["zero"])
     assert set(run.read_sections()) == {"verdict", "table"}
+
+
+class AnotherEngine:
+    """Runs shards as a cluster would get them: pickled."""
+
+    name = "another"
+
+    def __init__(self):
+        self.functions, self.opened = [], []
+
+    def open(self, name, *, processes=None):
+        self.opened.append(name)
+        return self
+
+    def run(self, function, shards, *, attempts=1):
+        for key, arguments in shards.items():
+            work, values = pickle.loads(pickle.dumps((function, arguments)))
+            self.functions.append(work.__name__)
+            yield Outcome(key, work(**values))
+
+
+def test_runs_go_through_the_engine_that_is_named(images, tiny, tmp_path, monkeypatch, done, capsys):
+    engine = AnotherEngine()
+    monkeypatch.setattr(experiment, "open_engine", engine.open)
+    monkeypatch.setattr(few_shot, "open_engine", engine.open)
+    run = go(images, tiny, tmp_path / "run", engine="ray")
+    assert engine.functions == ["trial"] * 15 and "15 runs of 4 steps at most" in capsys.readouterr().err
+    recalls = [[row["recall@1"] for row in one.result["rows"]] for one in (run, done)]
+    assert recalls[0] == recalls[1]
+    shift.fewshot(data=images, model=str(tiny), methods=["ms"], settings=SMALL, steps=2, adapt_steps=1, episodes=1,
+                  count=3, only=[1], engine="ray", out=tmp_path / "few")  # fmt: skip
+    assert engine.functions[15:] == ["fewshot_trial"] and engine.opened == ["ray", "ray"]

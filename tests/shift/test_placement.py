@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests import helpers
 from tests.naive import placing as naive
 
@@ -330,3 +331,31 @@ def test_find_duplicates_are_one_image_and_a_bare_model_needs_data(trained, tiny
         shift.place(model=tiny, folder=folder, fresh=True)
     with pytest.raises(LookalikeError, match="level"):
         shift.place(model=trained.path, folder=folder, level=1.5)
+
+
+def test_images_without_a_split_are_not_their_own_nearest_training_images():
+    """Else every other folder would lie farther from training than all of them."""
+    images = labeled(styles=False)
+    every = np.arange(len(images.labels))
+    own = ShiftCurve.fit("abc", replace(images, train=every, held=every), encode, {})
+    rows, labels = world(44, 48, seed=0)
+    new = np.isin(labels, np.arange(20, 32)) & (np.arange(len(labels)) % 48 >= 24)
+    assert own.place(encode(rows[new]), rows[new]).verdict == "placed"
+
+
+def test_a_style_that_was_not_rendered_gets_the_reason_too(trained, tmp_path, monkeypatch):
+    """Hatchings in two inks on paper: none of the rendered styles, which the score of style is learned from."""
+    monkeypatch.setattr(placement, "STYLES", placement.STYLES[::3])
+    plain = helpers.make_images(tmp_path / "plain", classes=5, images=24, width=40, height=40, seed=7)
+    for file in sorted(plain.rglob("*.*")):
+        pixels = np.asarray(Image.open(file).convert("RGB"))
+        dark = np.asarray(Image.open(file).convert("L")) / 255
+        lines = np.add.outer(np.arange(pixels.shape[0]), np.arange(pixels.shape[1])) % 6 / 6
+        inks = np.where((lines < dark)[..., None], (250, 240, 200), (30, 60, 120))
+        hatched = tmp_path / "hatched" / file.relative_to(plain)
+        hatched.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(inks.astype(np.uint8)).save(hatched)
+    curve = tmp_path / "curve"
+    assert shift.place(model=trained.path, folder=plain, curve=curve).verdict == "placed"
+    result = shift.place(model=trained.path, folder=tmp_path / "hatched", curve=curve)
+    assert result.verdict == "cannot_say" and result.recall is None and result.reason

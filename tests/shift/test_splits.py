@@ -9,6 +9,7 @@ import pytest
 from tests.naive import shift as naive
 
 from lookalike.core.errors import LookalikeError
+from lookalike.core.progress import progress_listener
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift import class_swaps, fid
 from lookalike.shift.class_swaps import plateau, swap_sequence
@@ -285,3 +286,25 @@ def test_turning_point():
     assert plateau([1, 2, 3, 2, 2, 2, 9], 3) == 2
     assert plateau([1, 2, 3, 2, 2, 4, 3], 3) == 5
     assert plateau([5, 4], 3) == 0
+
+
+@pytest.mark.parametrize("removal", ["pure", "authors"])
+def test_every_long_stage_is_shown(classes, removal, monkeypatch):
+    """Also off a terminal: FID of a large data set takes minutes."""
+    monkeypatch.setenv("LOOKALIKE_PROGRESS_SECONDS", "15")
+    monkeypatch.setattr("lookalike.core.progress._LEVEL", 1)
+    table, features = classes(40)
+    shown = {}
+
+    def note(bar):
+        if bar.bar or bar.seconds:  # it is shown
+            shown[bar.what] = bar.done, bar.total
+
+    with progress_listener(note):
+        quiet = split_features(table, features, REFERENCE, removal=removal)
+        assert not shown
+        result = split_features(table, features, REFERENCE, removal=removal, progress=True)
+    assert result == quiet
+    stages = ["FID along the swaps", "FID of removals, targeted and random"]
+    assert set(shown) == {*stages, *(["Removals by the authors' rule"] if removal == "authors" else [])}
+    assert all(shown[name][0] == shown[name][1] > 0 for name in stages)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lookalike.adaptation import gate
-from lookalike.adaptation.candidate import estimate, held_out, make_candidate, tell_estimate
+from lookalike.adaptation.candidate import device_of, estimate, held_out, make_candidate, tell_estimate
 from lookalike.adaptation.pool import Listed, Pool, content_ids, read_pool
 from lookalike.adaptation.pool_vectors import purge
 from lookalike.adaptation.report import report_sections
@@ -20,7 +20,8 @@ from lookalike.adaptation.settings import AdaptRequest, default_method, resolve
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import distributed, folders
 from lookalike.core import progress as say
-from lookalike.core.device import CPU, threads
+from lookalike.core.device import threads
+from lookalike.core.engine import open_engine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
 from lookalike.core.run import Run, find_run, in_every_process, started_by_torchrun
@@ -51,6 +52,8 @@ def adapt(
     steps: int | None = None,
     seed: int = 0,
     processes: int | None = None,
+    device: str | None = None,
+    engine: str = "local",
     layout: str = "auto",
     image_column: str | None = None,
     label_column: str | None = None,
@@ -61,10 +64,11 @@ def adapt(
 ) -> Run | Plan:
     """Adapt a model to new images and use it if it is better.
 
-    The best method measured for the kind of model runs, unless one is named; T3AR retrieves the pool images nearest to
-    the target and uses them as negatives. The previous model stays in use unless the adapted one is better: by labels
-    (`labeled`, or the images of `judge`), else by an independent frozen expert. A rejected candidate is kept as a
-    version (`promote`). An adapted run gets a new version, which starts from the base model again.
+    Unless a method is named, the best one measured for the kind of model runs; with a gallery or labels, where none was
+    measured, SHOT or T3AR. T3AR retrieves the pool images nearest to the target and uses them as negatives. The
+    previous model stays in use unless the adapted one is better: by labels (`labeled`, or the images of `judge`), else
+    by an independent frozen expert. A rejected candidate is kept as a version (`promote`). An adapted run gets a new
+    version, which starts from the base model again.
 
     Args:
         model: Model to adapt: a model or run folder, or an adapted run.
@@ -77,7 +81,8 @@ def adapt(
         source: Labeled images the model was trained on; needed by `mcc` only.
         retriever: Model that retrieves pool images; the model itself by default.
         expert: Frozen model that judges without labels; one of another architecture by default.
-        method: Adaptation method; the best one measured for the kind of model by default.
+        method: Adaptation method; by default the best one measured for classifiers or for clusters of the target, SHOT
+            with a gallery, T3AR with labels (the last two unmeasured).
         stream: Process the target once, in order, as a stream.
         allow: Use only these pool images: content ids or patterns of folder/path.
         deny: Never use these pool images: content ids or patterns of folder/path.
@@ -86,6 +91,8 @@ def adapt(
         steps: Total number of steps.
         seed: Random seed.
         processes: Number of processes that adapt together.
+        device: Device to adapt on, as `cpu` or `cuda`; the best one by default.
+        engine: What embeds the pool: local, ray or ray://HOST:PORT, whose nodes must reach the images.
         layout: Layout of the target; detected by default.
         image_column: Column of a table with the images; found by its name or type by default.
         label_column: Column of a table with the labels.
@@ -111,14 +118,18 @@ def adapt(
         processes, resume = started_by_torchrun(processes, out, resume)
         model, target = (None, None) if resume is not None else (model, target)
     if resume is not None:
-        return _resumed(find_run(resume), model, target)
+        if model is not None or target is not None:
+            raise LookalikeError(
+                "--resume continues with the arguments of the stopped run; leave the model and --target out."
+            )
+        return _resumed(find_run(resume))
     if model is None or target is None:
         raise LookalikeError("Give a model and --target, or an unfinished run with --resume.")
     versions = Versions.of(model)
-    base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=CPU)
-    over: dict[str, Any] = dict(settings or {})
+    where = device_of(device or "auto")
+    base = Embedder.from_pretrained(model if versions is None else versions.folder(0) / "model", device=where)
     options = {"method": method, "steps": steps, "processes": processes}
-    over |= {name: value for name, value in options.items() if value is not None}
+    over = {**(settings or {}), **{name: value for name, value in options.items() if value is not None}}
     if steps is not None:
         over["epochs"] = None
     kinds = {"labels": labeled, "classifier": base.classifier is not None, "prototypes": gallery is not None}
@@ -137,29 +148,19 @@ def adapt(
             read_table(folder)
     table = target if isinstance(target, Table) else read_table(target, layout=layout, progress=True)
     audited = audit(table, near=False, progress=True).table
-    first = np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1])
-    if len(first) < len(audited):
-        say.say(f"Left out: {say.plural(len(audited) - len(first), 'copy', 'copies')} of other images.")
-    request = AdaptRequest(
-        labeled=labeled,
-        gallery=_text(gallery),
-        clusters=clusters,
-        judge=_text(judge),
-        source=_text(source),
-        retriever=_text(retriever),
-        expert=_text(expert),
-        pool=[str(Path(folder).absolute()) for folder in pool],
-        allow=list(allow),
-        deny=list(deny),
-        settings=chosen,
-        why=why,
-        seed=seed,
-    )
+    images = audited.take(np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1]))
+    if copies := len(audited) - len(images):
+        say.say(f"Left out: {say.plural(copies, 'copy', 'copies')} of other images.")
+    places = {"gallery": gallery, "judge": judge, "source": source, "retriever": retriever, "expert": expert}
+    lists = {"pool": [str(Path(folder).absolute()) for folder in pool], "allow": list(allow), "deny": list(deny)}
+    more: dict[str, Any] = {**{name: _text(place) for name, place in places.items()}, **lists, "why": why, "seed": seed}
+    more |= {"labeled": labeled, "clusters": clusters, "device": device or "auto", "engine": engine}
+    request = AdaptRequest(chosen, **more)
+    open_engine(engine)  # what is missing is said before the work
     if why:
         say.say(f"Method: {chosen.method} ({why}).")
     if pool and not chosen.retrieves:
         say.say(f"`{chosen.method}` retrieves nothing: the pool is not used; `--method t3ar` uses it.")
-    images = audited.take(first)
     if dry_run:
         return _plan(base, images, request, versions)
     if versions is None:
@@ -182,11 +183,7 @@ def adapt(
     return versions.run
 
 
-def _resumed(run: Run, *others: object) -> Run:
-    if any(other is not None for other in others):
-        raise LookalikeError(
-            "--resume continues with the arguments of the stopped run; leave the model and --target out."
-        )
+def _resumed(run: Run) -> Run:
     versions = Versions(run)
     with versions.locked(), run.continued_by("adapt"):
         pending = Pending(run)
@@ -224,15 +221,14 @@ def new_version(
     Returns:
         Number of the new version.
     """
-    base = Embedder.from_pretrained(versions.folder(0) / "model", device=CPU)
-    now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=CPU)
+    where = device_of(request.device)
+    base = Embedder.from_pretrained(versions.folder(0) / "model", device=where)
+    now = base if versions.current == 0 else Embedder.from_pretrained(versions.run.model, device=where)
     pending = Pending(versions.run)
     if not begun:
         pending.begin(request, target, versions.next_number, None if only is None else sorted(only))
     held, pool = _pool(request, target, versions, only)
-    if not begun:
-        pending.begin(request, target, versions.next_number, pool.ids)
-    elif only is not None and len(pool) < len(only):
+    if begun and only is not None and len(pool) < len(only):
         raise LookalikeError(
             f"{say.plural(len(only) - len(pool), 'pool image')} gone since the adaptation in `{versions.run.path}` "
             "began; it cannot be resumed."
@@ -240,10 +236,11 @@ def new_version(
     # What can be known beforehand is said beforehand: what stands against promotion, and the time.
     gate.warn_of_obstacles(gate.obstacles(now, base, request, held))
     if not begun:
+        pending.begin(request, target, versions.next_number, pool.ids)
         tell_estimate(estimate(base, target, pool, request))
     made = make_candidate(base, now, target, pool, request, versions.run)
-    about = {"request": request.to_json(), "weights": made.weights, "counts": made.counts, "seconds": made.seconds}
-    about["classes"] = made.prepared.classes.how
+    about = {"request": request.to_json(), "weights": made.weights, "classes": made.prepared.classes.how}
+    about |= {"counts": made.counts, "seconds": made.seconds}
     number = versions.add(
         made.model,
         made.decision,
@@ -306,20 +303,14 @@ def _write_result(versions: Versions, number: int) -> gate.Decision:
     """Write what came of a version into the run's result; the gate's decision."""
     row = versions.row(number)
     decision, request = gate.Decision(**row["decision"]), row["request"]
-    versions.run.write_result(
-        finished=True,
-        version=number,
-        method=request["settings"]["method"],
-        why=request["why"],
-        promoted=decision.promoted,
-        verdict=decision.message,
-        decision=row["decision"],
-        evidence=decision.summary,
-        classes=row["classes"],
-        counts=row["counts"],
-        seconds=row["seconds"],
-    )
+    facts = {name: row[name] for name in ("decision", "classes", "counts", "seconds")}
+    facts |= {"version": number, "method": request["settings"]["method"], "why": request["why"]}
+    versions.run.write_result(finished=True, **facts, **_verdict(decision))
     return decision
+
+
+def _verdict(decision: gate.Decision) -> dict[str, Any]:
+    return {"promoted": decision.promoted, "verdict": decision.message, "evidence": decision.summary}
 
 
 def promote(
@@ -357,12 +348,12 @@ def promote(
             raise LookalikeError(f"Version {number} {state}; it cannot be promoted.")
         decision = gate.Decision(True, [], "your decision")
         if judge is not None:
+            request = AdaptRequest.from_json(row["request"])
             now, candidate = (
-                Embedder.from_pretrained(folder, device=CPU)
+                Embedder.from_pretrained(folder, device=device_of(request.device))
                 for folder in (versions.run.model, versions.folder(number) / "model")
             )
             target = Table.load(versions.folder(number) / "target.parquet")
-            request = AdaptRequest.from_json(row["request"])
             learned = ~held_out(target, request.settings.held_out_fraction, request.seed)
             seen = {*content_ids(target.take(learned)), *versions.used(number)}
             table = gate.unseen(audit(read_table(judge), near=False).table, seen)
@@ -372,10 +363,8 @@ def promote(
             row["status"], row["before"] = "promoted", versions.current
             versions.use(number)
         versions.save()
-        versions.run.write_result(promoted=decision.promoted, verdict=decision.message, evidence=decision.summary)
-    path, promoted = versions.run.path, decision.promoted
-    verdict = {"verdict": decision.message, "evidence": decision.summary}
-    return {"model": path, "version": number, "promoted": promoted, **verdict}
+        versions.run.write_result(**_verdict(decision))
+    return {"model": versions.run.path, "version": number, **_verdict(decision)}
 
 
 def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
@@ -404,11 +393,11 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
     with versions.locked():
         gone = _named(versions, images)
         affected = [row["number"] for row in versions.rows if versions.used(row["number"]) & gone]
-        again = versions.row(versions.current) if versions.current in affected else None
-        repeated = None
-        if again is not None:
-            folder = versions.folder(versions.current)
-            repeated = Table.load(folder / "target.parquet"), set(versions.pool_of(versions.current)) - gone
+        again: tuple[Table, AdaptRequest, set[str]] | None = None
+        if (current := versions.current) in affected:
+            request = AdaptRequest.from_json(versions.row(current)["request"])
+            target = Table.load(versions.folder(current) / "target.parquet")
+            again = target, request, set(versions.pool_of(current)) - gone
         # Versions and their lists go last: they are what a repeated command is understood by after a kill.
         vectors = purge(sorted(gone))
         if affected:  # a report may name them
@@ -419,16 +408,15 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
         if pending.owes(gone) or (again is not None and pending.file.is_file()):
             pending.end()
             say.say("The adaptation that was left unfinished is given up: it began before this.")
-        if again is not None and repeated is not None:
-            request = AdaptRequest.from_json(again["request"])
-            pending.begin(request, repeated[0], versions.next_number, sorted(repeated[1]))
+        if again is not None:
+            pending.begin(again[1], again[0], versions.next_number, sorted(again[2]))
         versions.denied = sorted({*versions.denied, *gone})
         versions.drop(affected)
         for row in versions.rows:
             versions.strike(row["number"], gone)
-        if again is not None and repeated is not None:
+        if again is not None:
             try:
-                number = new_version(versions, repeated[0], request, repeated[1])
+                number = new_version(versions, *again)
             except Stopped:
                 raise
             except LookalikeError as error:
@@ -452,16 +440,14 @@ def forget(*, model: str | Path, images: Sequence[str | Path]) -> dict[str, Any]
 def _named(versions: Versions, images: Sequence[str | Path]) -> set[str]:
     """Content ids of the images that a user names."""
     gone: set[str] = set()
-    known: dict[str, str] = {}
-    for row in versions.rows:
-        known |= versions.pool_of(row["number"])
+    known = {id_: path for row in versions.rows for id_, path in versions.pool_of(row["number"]).items()}
     for image in images:
         named = Listed([str(image)])
-        if matched := {id_ for id_, path in known.items() if named.holds(id_, path)}:
-            gone |= matched
-        elif Path(image).is_file():
-            gone.add(content_id(Path(image)))
-        else:
+        matched = {id_ for id_, path in known.items() if named.holds(id_, path)}
+        if not matched and Path(image).is_file():
+            matched = {content_id(Path(image))}
+        gone |= matched
+        if not matched:
             raise LookalikeError(
                 f"`{image}` names no image of the pool: give a file, a content id of the receipts, or a pattern "
                 "of folder/path as they have it."

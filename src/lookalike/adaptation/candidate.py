@@ -18,8 +18,7 @@ import torch
 from lookalike.adaptation import gate, pool_vectors, target_classes
 from lookalike.adaptation.gate import Decision
 from lookalike.adaptation.methods import PSEUDO_LABELINGS, AdaptMethod
-from lookalike.adaptation.pool import Pool, Receipts, content_ids, read_pool, receipt_rows
-from lookalike.adaptation.pool_search import Retrieved
+from lookalike.adaptation.pool import Pool, Receipts, Retrieved, content_ids, read_pool, receipt_rows
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import Classes, codes_of, find_classes, with_classifier
 from lookalike.adaptation.task import (
@@ -35,7 +34,8 @@ from lookalike.adaptation.task import (
 from lookalike.adaptation.versions import Pending, Versions
 from lookalike.core import distributed
 from lookalike.core import progress as say
-from lookalike.core.device import CPU
+from lookalike.core.device import CPU, resolve
+from lookalike.core.engine import open_engine
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
@@ -112,8 +112,9 @@ def prepare(base: Embedder, target: Table, pool: Pool, request: AdaptRequest, *,
             anchor = recalibrated(base, crops(base, learn, mixed_parts(ids)), above=above)
     start = copy.deepcopy(anchor if chosen.batch_norm == "frozen" else base)
     stages.finish("prepare")
-    retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=CPU)
-    retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, progress=show)
+    retriever = base if request.retriever is None else Embedder.from_pretrained(request.retriever, device=base.device)
+    engine = open_engine(request.engine, processes=1)
+    retrieved = pool_vectors.retrieve(retriever, ids, learn, pool, chosen, seed=seed, engine=engine, progress=show)
     stages.finish("pool")
     with say.Progress("Finding classes", shown=show):
         classes = find_classes(start, learn, request)
@@ -194,10 +195,12 @@ def estimate(base: Embedder, target: Table, pool: Pool, request: AdaptRequest) -
         pixels = torch.from_numpy(np.stack([base.crop(sample.open_bytes(i)) for i in range(len(sample))]))
         model = copy.deepcopy(base)
         with torch.no_grad():
+            pixels = pixels.to(base.device)
             x = pixels if layer == PIXELS else base.layer_output(layer, pixels)
 
         def step() -> None:
             (model(x) if layer == PIXELS else model.from_layer(layer, x)).sum().backward()
+            torch.get_device_module(base.device).synchronize()
 
         batch = min(chosen.batch_size, count)
         steps = chosen.steps if chosen.epochs is None else chosen.epochs * max(1, count // batch)
@@ -285,17 +288,9 @@ def make_candidate(
     with say.Progress("Judging"):
         decision = gate.decide(now, model, prepared.learn, prepared.aside, request, expert=expert, alarm=alarm)
     stages.finish("judging")
-    counts = {
-        "target": len(target),
-        "learned_from": len(prepared.learn),
-        "held_out": len(prepared.aside),
-        "judged": int(decision.figures.get("images", 0)),
-        "pool": len(pool),
-        "used": len(used),
-        "copies_of_target": prepared.retrieved.copies,
-        "steps": len(log),
-        "classes_never_labeled": never,
-    }
+    counts = {"target": len(target), "learned_from": len(prepared.learn), "held_out": len(prepared.aside)}
+    counts |= {"judged": int(decision.figures.get("images", 0)), "pool": len(pool), "used": len(used)}
+    counts |= {"copies_of_target": prepared.retrieved.copies, "steps": len(log), "classes_never_labeled": never}
     rows = receipt_rows(receipts, prepared.retrieved, pool, prepared.ids)
     seconds["judging"] = stages.seconds["judging"]
     return Candidate(model, now, decision, rows, prepared, counts, seconds, log)
@@ -314,6 +309,14 @@ def _stream_alarm(prepared: Preparation, request: AdaptRequest) -> str | None:
     return gate.stream_alarm([predicted[i : i + size] for i in range(0, len(predicted), size)], seed=request.seed)
 
 
+def device_of(name: str) -> torch.device:
+    """The device of this process: of several on a node, the one of its local rank."""
+    device = resolve(name)
+    if device.type != CPU and distributed.world_size() > 1:
+        return torch.device(device.type, distributed.local_rank())
+    return device
+
+
 def fit_task(task: AdaptTask, run: Run) -> AdaptMethod:
     """Take the steps, here or in several processes, from the last checkpoint on."""
     if task.settings.processes > 1:
@@ -325,7 +328,7 @@ def fit_in_process(folder: str) -> int:
     """Run the loop in one of several processes, prepared from the run folder and the caches."""
     run = Run(folder)
     request, target, ids = Pending(run).read()
-    base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=CPU)
+    base = Embedder.from_pretrained(Versions(run).folder(0) / "model", device=device_of(request.device))
     prepared = prepare(base, target, read_pool(request.pool).only(ids or set()), request)
     assert prepared.task is not None
     fit(prepared.task, run)

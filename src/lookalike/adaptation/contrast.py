@@ -201,11 +201,10 @@ def contrastive(
             liked = liked.index_add(0, rows, (q[rows] * few.rows[few.pairs.columns]).sum(1))
             number = number.index_add(0, rows, torch.ones(len(rows), dtype=q.dtype))
         loss = loss + (near - liked / number) / tau
-    counts = [_times(d, s, queries.labels, len(p)) for (d, s), p in zip(chosen, parts, strict=True) if p.pool]
+    none = queries.ids[:0]
+    counts = [
+        d.times(queries.labels) if d is not None else torch.bincount(s.pairs.columns if s else none, minlength=len(p))
+        for (d, s), p in zip(chosen, parts, strict=True)
+        if p.pool
+    ]
     return loss, counts
-
-
-def _times(dense: Dense | None, single: Single | None, labels: Tensor, count: int) -> Tensor:
-    if dense is not None:
-        return dense.times(labels)
-    return torch.bincount(single.pairs.columns if single is not None else labels[:0], minlength=count)

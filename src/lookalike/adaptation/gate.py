@@ -7,6 +7,7 @@ by what its predictions tell about the expert's neighborhoods. In doubt the prev
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -20,7 +21,6 @@ from lookalike.adaptation.pool import content_ids
 from lookalike.adaptation.pool_vectors import embedded
 from lookalike.adaptation.settings import AdaptRequest
 from lookalike.adaptation.target_classes import codes_of, names_of, normalize, spherical
-from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import warn
 from lookalike.core.report_blocks import number
@@ -68,17 +68,12 @@ LABELS = {
     "lost": "classes lost",
 }
 # Of each signal: how it compares with its threshold where it holds, and what is said where it does not.
+_RISE = "{0:+.3f}; more than {1:+g} is needed"
 TESTS: dict[str, tuple[Callable[[float, float], bool], str]] = {
     "images": (operator.ge, "{0:.0f} held-out images are too few ({1} are needed)"),
-    "cluster_map": (
-        operator.gt,
-        "it retrieves too little more within the expert's clusters (MAP@R {0:+.3f}; more than {1:+g} is needed)",
-    ),
+    "cluster_map": (operator.gt, f"it retrieves too little more within the expert's clusters (MAP@R {_RISE})"),
     "overlap": (operator.ge, "of the ten nearest images {0:.0%} stay (least {1:.0%})"),
-    "neighbors": (
-        operator.gt,
-        "its predictions tell too little more about the expert's neighborhoods ({0:+.3f}; more than {1:+g} is needed)",
-    ),
+    "neighbors": (operator.gt, f"its predictions tell too little more about the expert's neighborhoods ({_RISE})"),
     "matching": (operator.ge, "{0:.0%} of the classes keep their meaning (least {1:.0%})"),
     "lost": (operator.le, "it lost {0:.0%} of the classes"),
 }
@@ -205,8 +200,8 @@ def lost(before: Array, after: Array) -> float:
 def embedder_signals(before: Array, after: Array, expert: Array) -> dict[str, float]:
     """Signals from vectors of the same held-out images under the old model, the candidate and the expert."""
     codes = cluster_codes(expert)
-    values = [map_by_codes(rows, codes) for rows in (before, after)]
-    return {"images": len(before), "cluster_map": values[1] - values[0], "overlap": overlap(before, after)}
+    rise = map_by_codes(after, codes) - map_by_codes(before, codes)
+    return {"images": len(before), "cluster_map": rise, "overlap": overlap(before, after)}
 
 
 def classifier_signals(before: Array, after: Array, expert: Array) -> dict[str, float]:
@@ -261,17 +256,16 @@ def by_labels(before: Array, after: Array, *, measure: str = "accuracy", least: 
         least: Fewest images that allow a decision.
         seed: Seed of the bootstrap.
     """
+    figures: dict[str, float] = {"images": len(before)}
     if len(before) < least:
-        why = f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"
-        return Decision(False, [why], "labels", {"images": len(before)}, measure)
-    test = paired_test(before, after, seed=seed)
-    figures = {"images": len(before), "before": float(np.mean(before)), "after": float(np.mean(after))}
-    figures |= test.to_json()
-    if test.better:
-        return Decision(True, [], "labels", figures, measure)
-    low, high = (number(100 * value, 1, signed=True) for value in (test.low, test.high))
-    why = f"on labeled images it is not surely better ({measure} {low} to {high} points)"
-    return Decision(False, [why], "labels", figures, measure)
+        reasons = [f"{len(before)} labeled held-out images are too few to tell ({least} are needed)"]
+    else:
+        test = paired_test(before, after, seed=seed)
+        figures |= {"before": float(np.mean(before)), "after": float(np.mean(after)), **test.to_json()}
+        low, high = (number(100 * value, 1, signed=True) for value in (test.low, test.high))
+        why = f"on labeled images it is not surely better ({measure} {low} to {high} points)"
+        reasons = [] if test.better else [why]
+    return Decision(not reasons, reasons, "labels", figures, measure)
 
 
 def stream_alarm(batches: Sequence[Array], *, smallest: int = 8, first: int = 20, seed: int = 0) -> str | None:
@@ -294,21 +288,17 @@ def stream_alarm(batches: Sequence[Array], *, smallest: int = 8, first: int = 20
 
 
 def find_expert(model: Embedder, name: str | None = None) -> Embedder:
-    """The frozen expert that judges a model: the one named, else the first of another architecture.
+    """The frozen expert that judges a model, on its device: the one named, else the first of another architecture.
 
     Raises:
         LookalikeError: If none can be loaded.
     """
     if name is not None:
-        return Embedder.from_pretrained(name, device=CPU)
-    names = [
-        expert for expert in EXPERTS if expert not in BUILTIN or BUILTIN[expert].architecture != model.architecture
-    ]
+        return Embedder.from_pretrained(name, device=model.device)
+    names = [one for one in EXPERTS if one not in BUILTIN or BUILTIN[one].architecture != model.architecture]
     for expert in names:
-        try:
-            return Embedder.from_pretrained(expert, device=CPU)
-        except LookalikeError:
-            continue
+        with contextlib.suppress(LookalikeError):
+            return Embedder.from_pretrained(expert, device=model.device)
     raise LookalikeError(
         f"No expert can judge the adapted model without labels: none of {', '.join(names)} can be loaded; give "
         "--expert MODEL, or labeled images with --judge."
@@ -319,7 +309,8 @@ def probabilities(model: Embedder, rows: Array) -> Array:
     """Class probabilities of vectors by the model's classifier."""
     assert model.classifier is not None
     with torch.no_grad():
-        return np.asarray(model.classifier(torch.from_numpy(rows)).double().softmax(1).numpy())
+        logits = model.classifier(torch.from_numpy(rows).to(model.device))
+        return np.asarray(logits.cpu().double().softmax(1).numpy())
 
 
 def obstacles(now: Embedder, base: Embedder, request: AdaptRequest, held_out: int) -> list[str]:
@@ -387,8 +378,7 @@ def decide(
         why = "the model in use names classes and the adapted one does not; give labeled images with --judge"
         return Decision(False, [why], "without labels")
     vectors = embedded(expert or find_expert(now, request.expert), content_ids(aside), aside)
-    classifier = now.classifier is not None and candidate.classifier is not None
-    if classifier:
+    if classifier := now.classifier is not None:
         before, rows = probabilities(now, before), probabilities(candidate, rows)
     return without_labels(before, rows, vectors, classifier=classifier, alarm=alarm)
 
@@ -407,11 +397,9 @@ def compare_by_labels(now: Embedder, candidate: Embedder, table: Table, seed: in
     models = (now, candidate)
     rows = [model.encode(table, runtime="torch") for model in models]
     if all(model.classifier is not None and set(names) <= set(names_of(model)) for model in models):
-        right = [
-            (probabilities(model, own).argmax(1) == codes_of(table, names_of(model))).astype(np.float64)
-            for model, own in zip(models, rows, strict=True)
-        ]
-        return by_labels(right[0], right[1], seed=seed)
+        predicted = (probabilities(model, own).argmax(1) for model, own in zip(models, rows, strict=True))
+        right = [codes == codes_of(table, names_of(model)) for model, codes in zip(models, predicted, strict=True)]
+        return by_labels(right[0].astype(np.float64), right[1].astype(np.float64), seed=seed)
     before, after = (retrieval_metrics(own, codes).per_query["map@r"] for own in rows)
     if not len(before):
         return Decision(False, ["no held-out image has another one of its class to find"], "labels")

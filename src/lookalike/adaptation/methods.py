@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from lookalike.adaptation.task import norm_layers, upper_part
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
+from lookalike.evaluation.neighbors import torch_top_k
 from lookalike.losses import adaptation
 from lookalike.methods._utils import update_teacher
 from lookalike.methods.base import PIXELS, Batch, Context, LearningRates, Method
@@ -37,21 +39,19 @@ PSEUDO_LABELINGS = 15
 @contextlib.contextmanager
 def running_statistics(model: nn.Module) -> Iterator[None]:
     """Batch-norm layers use their running statistics inside, and leave them as they are."""
-    moving = [layer for layer in layers(model) if layer.training]
-    for layer in moving:
-        layer.eval()
+    moving = nn.ModuleList(layer for layer in layers(model) if layer.training).eval()
     try:
         yield
     finally:
-        for layer in moving:
-            layer.train()
+        moving.train()
 
 
 class AdaptMethod(Method):
     """Base class of the methods of `adapt`.
 
     `embed` returns the rows of each kind of view before the model's norm layer; `loss` sees them for the joint batch
-    and calls `outputs` for features and logits. Everything that a resumed run needs is in `state_dict()`.
+    and calls `outputs` for features and logits. The network is on its device; what is made of its outputs (banks,
+    pseudo-labels, losses) is little work on the CPU. Everything that a resumed run needs is in `state_dict()`.
 
     Args:
         settings: Settings of the adaptation.
@@ -80,8 +80,8 @@ class AdaptMethod(Method):
             raise LookalikeError(
                 f"`{settings.method}` needs classes: a model with a classifier, --gallery, or clusters."
             )
-        known = None if task.prototypes is None else torch.from_numpy(np.array(task.prototypes, np.float32))
-        self.register_buffer("prototypes", known)
+        known = task.prototypes
+        self.register_buffer("prototypes", None if known is None else torch.from_numpy(np.array(known, np.float32)))
         self.true_labels = None if task.true_labels is None else torch.from_numpy(task.labels)
         self.key_model: Embedder | None = None
         self.seen_labels = torch.zeros(max(task.classes, 1), dtype=torch.int64)
@@ -106,8 +106,7 @@ class AdaptMethod(Method):
         if not slow and not fast:
             lacks = "no batch-norm layer runs here" if self.learns == "norms" else "it has no head"
             raise LookalikeError(f"Nothing of this model can learn here: {lacks}; choose another `layer`.")
-        for value in model.parameters():
-            value.requires_grad_(False)
+        model.requires_grad_(False)
         for value in (*slow, *fast):
             value.requires_grad_(True)
         return [
@@ -121,6 +120,7 @@ class AdaptMethod(Method):
         """Rows before the norm layer, with gradient and the statistics the settings ask for, or without both."""
         model, layer = model or self.model, self.task.layer
         with contextlib.nullcontext() if learning else running_statistics(model), torch.set_grad_enabled(learning):
+            images = images.to(model.device)
             return model(images) if layer == PIXELS else model.from_layer(layer, images)
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
@@ -131,11 +131,11 @@ class AdaptMethod(Method):
         return out
 
     def outputs(self, rows: Tensor, *, learning: bool = False, model: Embedder | None = None) -> tuple[Tensor, Tensor]:
-        """Unit features and logits of rows that `rows_of` returned."""
+        """Unit features and logits of rows that `rows_of` returned, on the CPU."""
         model = model or self.model
         with contextlib.nullcontext() if learning else running_statistics(model), torch.set_grad_enabled(learning):
             features = model.apply_norm(rows)
-            return features, self.logits(features, model)
+            return features.cpu(), self.logits(features, model).cpu()
 
     def logits(self, features: Tensor, model: Embedder | None = None) -> Tensor:
         if self.prototypes is not None:
@@ -147,7 +147,7 @@ class AdaptMethod(Method):
     def all_outputs(self) -> tuple[Tensor, Tensor]:
         """Features and logits of every target image at the center crop, as the finished model sees it."""
         features = self.context.encode(None)
-        return features, self.logits(features)
+        return features.cpu(), self.logits(features).cpu()
 
     def add_key_model(self) -> None:
         """Make a momentum copy of the model, whose keys the contrast uses."""
@@ -159,6 +159,15 @@ class AdaptMethod(Method):
     def update_key_model(self) -> None:
         if self.key_model is not None:
             update_teacher((self.key_model,), (self.model,), self.settings.key_momentum)
+
+    def joint_loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
+        return self.loss(embeddings, replace(batch, labels=batch.labels.cpu(), ids=batch.ids.cpu()))
+
+    def weighted(self, parts: dict[str, Tensor]) -> Tensor:
+        """The terms of the loss by the weights of the settings; each is logged."""
+        for name, value in parts.items():
+            self.context.log(name, value)
+        return torch.stack([getattr(self.settings.weights, name) * value for name, value in parts.items()]).sum()
 
     def count_labels(self, labels: Tensor) -> None:
         self.seen_labels += torch.bincount(labels, minlength=len(self.seen_labels))
@@ -227,7 +236,7 @@ class FineTune(AdaptMethod):
         loss = cross_entropy(logits, labels, label_smoothing=smoothing)
         if not self.settings.mixup:
             return loss
-        others, weight = self.true_labels[embeddings["mixed with"]], self._mixing()[0]
+        others, weight = self.true_labels[embeddings["mixed with"].cpu()], self._mixing()[0]
         return weight * loss + (1 - weight) * cross_entropy(logits, others, label_smoothing=smoothing)
 
 
@@ -345,7 +354,7 @@ class AdaContrast(AdaptMethod):
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         weak = self.outputs(embeddings["weak"])[0]
-        near = (weak @ self.rows.T).topk(min(self.settings.labels.k, len(self.rows)), dim=1).indices
+        near = torch_top_k(weak, self.rows, min(self.settings.labels.k, len(self.rows)))[1]
         labels = self.probabilities[near].mean(1).argmax(1)
         self.count_labels(labels)
         key = self.outputs(embeddings["second"], model=self.key_model)[0]
@@ -355,15 +364,8 @@ class AdaContrast(AdaptMethod):
         queries = ContrastQueries(batch.ids, labels, none, none < 0)
         contrast, _ = contrastive(query, key, queries, [columns], tau=self.settings.contrast.temperature)
         self._enqueue = (key, labels, batch.ids, embeddings["weak key"].detach())
-        weights = self.settings.weights
-        parts = {
-            "labels": (weights.labels, cross_entropy(logits, labels)),
-            "contrast": (weights.contrast, contrast.mean()),
-            "diversity": (weights.diversity, adaptation.diversity_loss(logits)),
-        }
-        for name, (_, value) in parts.items():
-            self.context.log(name, value)
-        return torch.stack([weight * value for weight, value in parts.values()]).sum()
+        parts = {"labels": cross_entropy(logits, labels), "contrast": contrast.mean()}
+        return self.weighted({**parts, "diversity": adaptation.diversity_loss(logits)})
 
     def after_step(self) -> None:
         key, labels, ids, weak = self._enqueue

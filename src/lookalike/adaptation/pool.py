@@ -1,10 +1,12 @@
-"""The pool of images from outside, and the receipts of how they were used."""
+"""The pool of images from outside: reading and searching it, and the receipts of how its images were used."""
 
 from __future__ import annotations
 
 import fnmatch
+import math
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from lookalike.adaptation.pool_search import Retrieved
 from lookalike.core.errors import LookalikeError
+from lookalike.core.seeds import derive
 from lookalike.data import Table, audit, read_table
 from lookalike.data.table import BOX
+from lookalike.evaluation.neighbors import top_k
 
 POOL = "adapt-pool"
 
@@ -45,8 +48,8 @@ class Pool:
     def only(self, ids: set[str]) -> Pool:
         """The images of these ids."""
         rows = [i for i, id_ in enumerate(self.ids) if id_ in ids]
-        places, names = [self.places[i] for i in rows], [self.names[i] for i in rows]
-        return replace(self, ids=[self.ids[i] for i in rows], places=places, names=names)
+        lists: Any = {name: [getattr(self, name)[i] for i in rows] for name in ("ids", "places", "names")}
+        return replace(self, **lists)
 
     def without(self, ids: set[str], why: str) -> Pool:
         """All but the images of these ids; `why` is how they are counted among those left out."""
@@ -93,30 +96,27 @@ def read_pool(
         deny: Content ids, or patterns of `folder/path`, to leave out.
         progress: Show progress bars.
     """
-    allowed, denied = Listed(allow), Listed(deny)
-    tables, seen, names, left = [], {}, {}, {"copies": 0, "not allowed": 0, "denied": 0, "unreadable": 0}
+    allowed, denied, left = Listed(allow), Listed(deny), Counter[str]()
+    tables: list[Table] = []
+    seen: dict[str, tuple[tuple[int, int], str]] = {}
     for number, source in enumerate(source for source in folders_ if not _bare(source)):
         table = source if isinstance(source, Table) else read_table(source, progress=progress)
         audited = audit(table, near=False, progress=progress)
         left["unreadable"] += len(audited.unreadable)
         tables.append(audited.table)
-        ids, paths = audited.table.column("content_id"), audited.table.column("path")
-        for row, (id_, path) in enumerate(zip(ids, paths, strict=True)):
-            id_, name = str(id_), f"{audited.table.name}/{path}"
+        for row, (id_, path) in enumerate(zip(content_ids(tables[-1]), tables[-1].column("path"), strict=True)):
+            name = f"{audited.table.name}/{path}"
             named, refused = allowed.holds(id_, name), denied.holds(id_, name)
-            if allow and not named:
-                left["not allowed"] += 1
-            elif refused:
-                left["denied"] += 1
-            elif id_ in seen:
-                left["copies"] += 1
+            reasons = {"not allowed": allow and not named, "denied": refused, "copies": id_ in seen}
+            if why := next((why for why, holds in reasons.items() if holds), None):
+                left[why] += 1
             else:
-                seen[id_] = (number, row)
-                names[id_] = name
-    ordered = sorted(seen)
-    rows = [seen[id_] for id_ in ordered]
-    idle = [*allowed.idle, *denied.idle]
-    return Pool(tables, ordered, rows, [names[id_] for id_ in ordered], {k: v for k, v in left.items() if v}, idle)
+                seen[id_] = (number, row), name
+    ids = sorted(seen)
+    places, names = [seen[id_][0] for id_ in ids], [seen[id_][1] for id_ in ids]
+    order = ("copies", "not allowed", "denied", "unreadable")
+    left_out = {why: left[why] for why in order if left[why]}
+    return Pool(tables, ids, places, names, left_out, [*allowed.idle, *denied.idle])
 
 
 def _bare(source: str | Path | Table) -> bool:
@@ -143,6 +143,130 @@ class Listed:
     def idle(self) -> list[str]:
         """Those that have named nothing so far."""
         return [pattern for pattern in self.patterns if pattern not in self.met]
+
+
+# ---- searching --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """Retrieved pool images of every target image, best first.
+
+    Args:
+        index: Pool rows, −1 for none.
+        scores: Their similarities.
+        copies: Number of pairs left out because the pool image is the target image, or nearly.
+        own: Similarity of a target image and the nearest other one, the median; NaN if not known.
+
+    Shape:
+        - index, scores: ``(targets, k)``.
+    """
+
+    index: np.ndarray
+    scores: np.ndarray
+    copies: int = 0
+    own: float = math.nan
+
+    @property
+    def used(self) -> np.ndarray:
+        return np.unique(self.index[self.index >= 0])
+
+    def describe(self, pool: int) -> str:
+        """How many pool images are used, and how alike they are beside the target's own."""
+        best = self.scores[self.index[:, 0] >= 0, 0]
+        text = f"{len(self.used):,} of {pool:,} images retrieved for {len(self.index):,}"
+        if not len(best):
+            return text
+        return f"{text}, similarity {np.median(best):.2f} (target images among themselves {self.own:.2f})"
+
+    def among_used(self) -> np.ndarray:
+        """`index` as places among the used ones."""
+        return np.where(self.index >= 0, np.searchsorted(self.used, self.index), -1)
+
+
+def no_retrievals(count: int, k: int) -> Retrieved:
+    """Nothing retrieved for any target image."""
+    shape = (count, max(k, 1))
+    return Retrieved(np.full(shape, -1, np.int64), np.full(shape, -np.inf, np.float32))
+
+
+def nearest(
+    target: np.ndarray,
+    pool: np.ndarray,
+    target_ids: Sequence[str],
+    pool_ids: Sequence[str],
+    k: int,
+    *,
+    near_copy: float = 0.98,
+) -> Retrieved:
+    """The k most similar pool images of each target image; ties go to the lower id, copies are left out.
+
+    Args:
+        target: Unit vectors of the target images.
+        pool: Unit vectors of the pool images.
+        target_ids: Content ids of the target images.
+        pool_ids: Content ids of the pool images.
+        k: Number of images to retrieve.
+        near_copy: Similarity from which a pool image counts as a copy.
+
+    Example:
+        >>> from lookalike.adaptation.pool import nearest
+        >>> target, pool = np.eye(2, 3, dtype=np.float32), np.eye(3, dtype=np.float32)
+        >>> nearest(target, pool, ["a", "b"], ["x", "y", "z"], 1, near_copy=2.0).index.ravel()
+        array([0, 1])
+    """
+    out, copies, names = no_retrievals(len(target), k), 0, np.asarray(pool_ids)
+    open_rows, wide = np.arange(len(target) if k and len(pool) else 0), min(len(pool), k + 4)
+    while len(open_rows):
+        result, places = top_k(target[open_rows], pool, wide)
+        again = []
+        for row, values, at in zip(open_rows, result, places, strict=True):
+            copy = (at >= 0) & ((values >= near_copy) | (names[at] == target_ids[int(row)]))
+            keep = np.flatnonzero(~copy & (at >= 0))[:k]
+            if len(keep) < k and wide < len(pool):
+                again.append(row)
+                continue
+            out.index[row, : len(keep)], out.scores[row, : len(keep)] = at[keep], values[keep]
+            copies += int(copy.sum())
+        open_rows, wide = np.asarray(again, np.int64), min(len(pool), 4 * wide)
+    return replace(out, copies=copies)
+
+
+def random_retrievals(
+    target: np.ndarray,
+    pool: np.ndarray,
+    target_ids: Sequence[str],
+    pool_ids: Sequence[str],
+    k: int,
+    *,
+    near_copy: float = 0.98,
+    seed: int = 0,
+) -> Retrieved:
+    """Draw k random pool images for each target image, keyed by the ids of both.
+
+    The draw of a pair does not depend on the other images of the pool. Copies are left out as in `nearest`.
+    """
+    out, copies, names = no_retrievals(len(target), k), 0, np.asarray(pool_ids)
+    numbers = np.array([derive(seed, "pool", id_) for id_ in pool_ids], np.uint64)
+    for row, id_ in enumerate(target_ids if k and len(pool) else ()):
+        order = np.argsort(_scrambled(numbers ^ np.uint64(derive(seed, "target", id_))), kind="stable")
+        values = pool[order] @ target[row]
+        copy = (values >= near_copy) | (names[order] == id_)
+        keep = np.flatnonzero(~copy)[:k]
+        out.index[row, : len(keep)], out.scores[row, : len(keep)] = order[keep], values[keep]
+        copies += int(copy[: keep[-1] + 1].sum() if len(keep) == k else copy.sum())
+    return replace(out, copies=copies)
+
+
+def _scrambled(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit numbers without pattern (the finaliser of splitmix64)."""
+    with np.errstate(over="ignore"):
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+# ---- receipts ---------------------------------------------------------------------------------------
 
 
 class Receipts:
@@ -180,14 +304,8 @@ def receipt_rows(
     for t, r in np.argwhere(retrieved.index >= 0).tolist():
         pair = {"target": target_ids[t], "score": float(retrieved.scores[t, r]), "rank": r + 1}
         served[int(retrieved.index[t, r])].append(pair)
+    counts = {"steps_loaded": receipts.loaded, "times_negative": receipts.negatives, "last_step": receipts.last}
     return [
-        {
-            "id": pool.ids[i],
-            "path": pool.names[i],
-            "served": pairs,
-            "steps_loaded": int(receipts.loaded[row]),
-            "times_negative": int(receipts.negatives[row]),
-            "last_step": int(receipts.last[row]),
-        }
+        {"id": pool.ids[i], "path": pool.names[i], "served": pairs, **{name: int(c[row]) for name, c in counts.items()}}
         for row, (i, pairs) in enumerate(served.items())
     ]

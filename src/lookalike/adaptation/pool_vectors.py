@@ -6,19 +6,20 @@ each is embedded by itself, and random draws are keyed by ids.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from lookalike.adaptation.pool import POOL, Pool
-from lookalike.adaptation.pool_search import Retrieved, nearest, no_retrievals, random_retrievals
+from lookalike.adaptation.pool import POOL, Pool, Retrieved, nearest, no_retrievals, random_retrievals
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import artifacts, folders
 from lookalike.core.device import CPU
-from lookalike.core.engine import LocalEngine
+from lookalike.core.engine import Engine, LocalEngine
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import wait_for_lock
 from lookalike.data import Table
@@ -33,17 +34,6 @@ BLOCK, MAX_WRITES = 1024, 8
 """Images embedded between two writes, at least; and the most writes of a pool."""
 
 
-def _is_of_pool(entry: Path) -> bool:
-    about = artifacts.about(entry)
-    return isinstance(about, dict) and about.get("name") == POOL
-
-
-def _names(audit: Path, gone: set[str]) -> bool:
-    """Whether an audit names any of these images; a damaged one is of no use and may go, too."""
-    facts = read_cached(audit)
-    return facts is None or bool(gone & set(facts["content_id"].to_pylist()))
-
-
 def _store(retriever: Embedder, runtime: str) -> Path:
     return artifacts.artifact("pools", [retriever.fingerprint(), runtime, DECODER, GRAPH_VERSION])
 
@@ -51,11 +41,9 @@ def _store(retriever: Embedder, runtime: str) -> Path:
 def runtime_of(retriever: Embedder) -> str:
     """The same whatever the number of images, so that an image's vector never depends on its company."""
     if retriever.device.type == CPU and openvino_runtime.installed():
-        try:
+        with contextlib.suppress(RuntimeUnavailable):
             openvino_runtime.convert(retriever, "embedding")
             return "openvino"
-        except RuntimeUnavailable:
-            return "torch"
     return "torch"
 
 
@@ -83,8 +71,10 @@ def embedded_anew(retriever: Embedder, images: Table, runtime: str, *, progress:
     return np.asarray(retriever.encode(images, batch_size=1, runtime=runtime, progress=progress))
 
 
-def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress: bool = False) -> np.ndarray:
-    """Unit vectors of images by content id; computed for those that were never seen, each by itself."""
+def embedded(
+    retriever: Embedder, ids: Sequence[str], images: Table, *, engine: Engine | None = None, progress: bool = False
+) -> np.ndarray:
+    """Unit vectors of images by content id; an engine (this process) computes those never seen, each by itself."""
     runtime = runtime_of(retriever)
     path = _store(retriever, runtime)
     with _turn(path):
@@ -93,11 +83,11 @@ def embedded(retriever: Embedder, ids: Sequence[str], images: Table, *, progress
     new = [i for i, id_ in enumerate(ids) if id_ not in at]
     size = max(BLOCK, -(-len(new) // MAX_WRITES))
     parts = {str(start): new[start : start + size] for start in range(0, len(new), size)}
-    shards = {
-        name: {"retriever": retriever, "images": images.take(part), "runtime": runtime, "progress": progress}
-        for name, part in parts.items()
-    }
-    for outcome in LocalEngine().run(embedded_anew, shards):  # stored part by part: a kill loses one of them
+    common = {"retriever": retriever, "runtime": runtime, "progress": progress}
+    shards = {name: {**common, "images": images.take(part)} for name, part in parts.items()}
+    for outcome in (engine or LocalEngine()).run(
+        embedded_anew, shards
+    ):  # stored part by part: a kill loses one of them
         if outcome.error is not None:
             raise outcome.error
         with _turn(path):
@@ -130,6 +120,7 @@ def retrieve(
     chosen: AdaptSettings,
     *,
     seed: int = 0,
+    engine: Engine | None = None,
     progress: bool = False,
 ) -> Retrieved:
     """Who is retrieved for whom, found once: the same images, pool and retriever are never searched again."""
@@ -141,12 +132,10 @@ def retrieve(
     path = artifacts.artifact("searches", [_store(expert, runtime_of(expert)).name, query])
 
     def search(folder: Path) -> None:
-        mine = embedded(expert, ids, images, progress=progress)
-        theirs = embedded(expert, pool.ids, pool.table(np.arange(len(pool))), progress=progress)
-        if chosen.retrieval == "random":
-            result = random_retrievals(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold, seed=seed)
-        else:
-            result = nearest(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold)
+        both = (ids, images), (pool.ids, pool.table(np.arange(len(pool))))
+        mine, theirs = (embedded(expert, *one, engine=engine, progress=progress) for one in both)
+        draw = partial(random_retrievals, seed=seed) if chosen.retrieval == "random" else nearest
+        result = draw(mine, theirs, ids, pool.ids, k, near_copy=chosen.copy_threshold)
         np.save(folder / "index.npy", result.index, allow_pickle=False)
         np.save(folder / "scores.npy", result.scores, allow_pickle=False)
         own = np.median(top_k(mine, mine, 1, exclude=np.arange(len(mine)))[0])
@@ -161,9 +150,13 @@ def purge(ids: Sequence[str]) -> int:
     """Take images' vectors out of every store, and drop what is cached of pools; how many vectors there were."""
     gone, count = set(ids), 0
     for kind, entry, _, _ in artifacts.entries():
-        # What carries no ids goes as a whole, and is made again.
-        own = kind == "searches" or (kind in ("features", "pixels") and _is_of_pool(entry))
-        if own or (kind == "audits" and _names(entry, gone)):
+        # What carries no ids goes as a whole, and is made again; so does a damaged audit.
+        about = artifacts.about(entry) if kind in ("features", "pixels") else None
+        stale = kind == "searches" or (isinstance(about, dict) and about.get("name") == POOL)
+        if kind == "audits":
+            facts = read_cached(entry)
+            stale = facts is None or bool(gone & set(facts["content_id"].to_pylist()))
+        if stale:
             artifacts.delete(entry)
     for path in folders.cache("pools").iterdir():
         with _turn(path):
@@ -171,7 +164,6 @@ def purge(ids: Sequence[str]) -> int:
             keep = [i for i, id_ in enumerate(known) if id_ not in gone]
             if rows is not None and len(keep) < len(known):
                 count += len(known) - len(keep)
-                selected = np.array(rows[keep])
-                del rows
-                _write(path, [known[i] for i in keep], selected)
+                rows = np.array(rows[keep])  # no longer mapped
+                _write(path, [known[i] for i in keep], rows)
     return count

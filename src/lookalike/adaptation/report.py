@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -32,20 +32,16 @@ def report_sections(made: Candidate, pool: Pool, run: Run) -> dict[str, s.Sectio
         pool: The pool it retrieved from.
         run: The run folder, where thumbnails are stored.
     """
-    decision = made.decision
+    decision, line = made.decision, made.prepared.classes.how
     figures = [s.Figure(label=name, value=value) for name, value in decision.headline.items()]
-    verdict = s.Verdict(
-        message=decision.message,
-        figures=figures,
-        tone="better" if decision.promoted else "same",
-        line=made.prepared.classes.how,
-    )
+    tone: Literal["better", "same"] = "better" if decision.promoted else "same"
+    verdict = s.Verdict(message=decision.message, figures=figures, tone=tone, line=line)
     out = {"adapt-verdict": s.Section(title="Verdict", order=10, blocks=[verdict])}
-    facts: list[tuple[str, s.Cell]] = [(name.replace("_", " "), count) for name, count in made.counts.items()]
-    rest: list[tuple[str, s.Cell]] = [(name.replace("_", " "), value) for name, value in decision.figures.items()]
+    evidence: dict[str, Mapping[str, s.Cell]] = {"Images": made.counts}
+    evidence[f"Evidence ({decision.evidence})"] = decision.figures
     blocks: list[s.Block] = [
-        s.Facts(title="Images", rows=facts),
-        s.Facts(title=f"Evidence ({decision.evidence})", rows=rest),
+        s.Facts(title=title, rows=[(name.replace("_", " "), value) for name, value in facts.items()])
+        for title, facts in evidence.items()
     ]
     out["adapt-evidence"] = s.Section(title="What this rests on", order=20, blocks=blocks)
     out["adapt-results"] = s.Section(title="Old and new results", order=30, blocks=[_side_by_side(made, run)])
@@ -69,17 +65,11 @@ def _side_by_side(made: Candidate, run: Run) -> s.Hits:
     classes = [_predicted(model, own) for model, own in zip((made.now, made.model), rows, strict=True)]
     out = []
     for row in np.argsort(stays, kind="stable")[:CHANGED]:
-        lists = [
-            s.HitList(
-                name=f"{name}: {predicted[row]}" if predicted else name,
-                hits=[
-                    s.Hit(image=_image(run, aside, int(i)), score=float(own[row] @ own[i]))
-                    for i in result[row]
-                    if i >= 0
-                ],
-            )
-            for name, own, result, predicted in zip(("old", "new"), rows, near, classes, strict=True)
-        ]
+        lists = []
+        for name, own, result, predicted in zip(("old", "new"), rows, near, classes, strict=True):
+            hits = [(int(i), float(own[row] @ own[i])) for i in result[row] if i >= 0]
+            shown = [s.Hit(image=_image(run, aside, i), score=score) for i, score in hits]
+            lists.append(s.HitList(name=f"{name}: {predicted[row]}" if predicted else name, hits=shown))
         out.append(s.HitRow(query=_image(run, aside, int(row)), lists=lists))
     return s.Hits(title="The held-out images whose nearest images change most", rows=out)
 

@@ -15,8 +15,8 @@ from lookalike.training.which_method import measured_choice
 Method = Literal["t3ar", "adacontrast", "shot", "tent", "mcc", "finetune", "bn", "source"]
 METHODS: tuple[str, ...] = get_args(Method)
 _UNMEASURED = {
-    "prototypes": ("shot", "as for a classifier: prototypes of a gallery serve as one"),
-    "labels": ("t3ar", "with labels its contrastive term is added to their cross entropy"),
+    "prototypes": ("shot", "not measured with a gallery; it is the choice for classifiers, as which prototypes serve"),
+    "labels": ("t3ar", "not measured with labels; its contrastive term is added to their cross entropy"),
 }
 
 
@@ -217,6 +217,8 @@ class AdaptRequest:
     why: str = ""
     """Why this method."""
     seed: int = 0
+    device: str = "auto"
+    engine: str = "local"
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "settings": self.settings.model_dump(mode="json")}

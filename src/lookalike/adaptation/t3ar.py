@@ -92,10 +92,9 @@ class T3AR(AdaptMethod):
             held = self.bank.counts > 0
             rows = torch.zeros(len(held), self.context.dim)
             rows.index_add_(0, self.bank.target.read("ids"), self.bank.target.read("rows"))
-            old = self.prototypes.numpy()
-            self.prototypes.copy_(
-                torch.from_numpy(target_classes.recluster(rows[held].numpy(), old, self.context.seed))
-            )
+            old = self.prototypes.cpu().numpy()
+            new = target_classes.recluster(rows[held].numpy(), old, self.context.seed)
+            self.prototypes.copy_(torch.from_numpy(new))
 
     # ---- a step ----------------------------------------------------------------------------------
 
@@ -134,18 +133,8 @@ class T3AR(AdaptMethod):
             return self.true_labels[ids]
         if not self.task.classes:
             return torch.zeros(len(ids), dtype=torch.int64)
-        chosen = self.settings.labels
-        return votes(
-            weak,
-            ids,
-            self.bank,
-            logits,
-            refine=chosen.refine,
-            k=chosen.k,
-            dedupe=chosen.dedupe,
-            self_vote=chosen.self_vote,
-            of_logits=self.settings.bank.mean_of == "logits",
-        ).argmax(1)
+        of_logits = self.settings.bank.mean_of == "logits"
+        return votes(weak, ids, self.bank, logits, of_logits=of_logits, **dict(self.settings.labels)).argmax(1)
 
     def loss(self, embeddings: dict[str, Tensor], batch: Batch) -> Tensor:
         chosen, ids = self.settings, batch.ids.numpy()
@@ -158,20 +147,17 @@ class T3AR(AdaptMethod):
         pool = self._retrieved(ids)
         labels = self._labels(weak.detach(), batch.ids, weak_logits.detach())
         self.count_labels(labels)
-        contrast = self._contrast(query, key, self.queries(ids, labels), pool)
-        parts = {"contrast": (chosen.weights.contrast, contrast)}
+        parts = {"contrast": self._contrast(query, key, self.queries(ids, labels), pool)}
         if self.task.classes:
-            parts["labels"] = (chosen.weights.labels, cross_entropy(weak_logits if classify_weak else logits, labels))
+            parts["labels"] = cross_entropy(weak_logits if classify_weak else logits, labels)
             if self.true_labels is None and chosen.diversity_scope != "off":
                 mean = self.mean if chosen.diversity_scope == "ema" else None
-                parts["diversity"] = (chosen.weights.diversity, adaptation.diversity_loss(logits, mean))
+                parts["diversity"] = adaptation.diversity_loss(logits, mean)
                 now = logits.detach().softmax(1).mean(0)
                 self.mean = now if self.mean is None else 0.9 * self.mean + 0.1 * now
-        for name, (_, value) in parts.items():
-            self.context.log(name, value)
         features, stored_logits = (query, logits) if chosen.bank.view == "strong" else (weak, weak_logits)
         self._enqueue = (features.detach(), stored_logits.detach(), labels, batch.ids, pool)
-        return torch.stack([weight * value for weight, value in parts.values()]).sum()
+        return self.weighted(parts)
 
     def _contrast(self, query: Tensor, key: Tensor, queries: ContrastQueries, pool: Columns | None) -> Tensor:
         chosen, columns = self.settings.contrast, []
@@ -183,16 +169,10 @@ class T3AR(AdaptMethod):
             columns.append(Columns(key, queries.ids, queries.labels, pool=False))
         if pool is not None and chosen.pool_current:
             columns.append(pool)
-        loss, counts = contrastive(
-            query,
-            key,
-            queries,
-            columns,
-            tau=chosen.temperature,
-            pool_set=chosen.pool_set,
-            by_class=chosen.exclude_class and self.task.classes > 0,
-            pseudo=chosen.exclusion == "pseudo" and self.task.classes > 0,
-        )
+        by_class = chosen.exclude_class and self.task.classes > 0
+        pseudo = chosen.exclusion == "pseudo" and self.task.classes > 0
+        how: dict[str, Any] = {"tau": chosen.temperature, "pool_set": chosen.pool_set}
+        loss, counts = contrastive(query, key, queries, columns, by_class=by_class, pseudo=pseudo, **how)
         for part, times in zip((part for part in columns if part.pool), counts, strict=True):
             self.task.receipts.count(self.pool_places[part.ids.numpy()], times.numpy())
         return loss.mean()

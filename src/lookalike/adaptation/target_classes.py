@@ -167,7 +167,7 @@ def with_classifier(model: Embedder, classes: Classes) -> Embedder:
     out = copy.deepcopy(model)
     own = classes.of(out) if out.classifier is None else None
     if own is not None:
-        out.classifier = nn.Linear(out.dim, len(own))
+        out.classifier = nn.Linear(out.dim, len(own), device=out.device)
         with torch.no_grad():
             out.classifier.weight.copy_(torch.from_numpy(own / TEMPERATURE))
             out.classifier.bias.zero_()

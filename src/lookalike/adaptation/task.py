@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from lookalike.adaptation.pool import Receipts
 from lookalike.adaptation.settings import AdaptSettings
 from lookalike.core import distributed
-from lookalike.core.device import CPU
 from lookalike.core.errors import LookalikeError
 from lookalike.core.run import Run
 from lookalike.core.seeds import derive, numpy_rng
@@ -32,6 +31,8 @@ from lookalike.data.decoding import Preprocess
 from lookalike.data.samplers import Sampler, ShuffleSampler
 from lookalike.methods.base import PIXELS, Context, Method
 from lookalike.models import Embedder, features_for
+from lookalike.models.inference.inputs import image_stream
+from lookalike.models.inference.pipeline import ImageLoader
 from lookalike.training.batchnorm import layers
 from lookalike.training.settings import TrainSettings
 from lookalike.training.setup import PixelSource, Source
@@ -109,27 +110,25 @@ def target_views(
 ) -> Source:
     """Views of a table for a model cut at `layer`: activations computed once and cached, or pixels drawn anew."""
     if layer == PIXELS:
-        pixels = PixelCache(table, round(model.preprocess.size / model.preprocess.crop), progress=show)
         drawn = [AUGMENTATIONS[kind](model.preprocess) for kind in kinds]
-        return PixelSource(pixels, drawn, CenterView(model.preprocess), seed=seed)
-    counts = {"center": 1, "weak": max(1, views // 2), "strong": views}
-    arrays = {
-        kind: features_for(
-            model, table, layer=layer, views=[AUGMENTATIONS[kind](model.preprocess)] * count, progress=show
-        )
-        for kind, count in counts.items()
-        if kind == "center" or kind in kinds or (kind == "strong" and "second" in kinds)
-    }
+        return PixelSource(pixel_cache(model, table, show=show), drawn, CenterView(model.preprocess), seed=seed)
+    counts, arrays = {"center": 1, "weak": max(1, views // 2), "strong": views}, {}
+    needed = {"center", *("strong" if kind == "second" else kind for kind in kinds)}
+    for kind in (kind for kind in counts if kind in needed):
+        drawn = [AUGMENTATIONS[kind](model.preprocess)] * counts[kind]
+        arrays[kind] = features_for(model, table, layer=layer, views=drawn, progress=show)
     return CachedViews(layer, arrays, kinds, seed=seed)
+
+
+def pixel_cache(model: Embedder, table: Table, *, show: bool = False) -> PixelCache:
+    """Decoded images, as large as a model's center crop needs them."""
+    return PixelCache(table, round(model.preprocess.size / model.preprocess.crop), progress=show)
 
 
 def pool_views(model: Embedder, layer: str, table: Table, *, show: bool = False) -> Callable[[np.ndarray], Tensor]:
     """Center crops of pool images by their rows, as the layer (or pixels) holds them."""
     if layer == PIXELS:
-        view, pixels = (
-            CenterView(model.preprocess),
-            PixelCache(table, round(model.preprocess.size / model.preprocess.crop)),
-        )
+        view, pixels = CenterView(model.preprocess), pixel_cache(model, table)
         return lambda rows: torch.from_numpy(np.stack([view(pixels.get(int(row))) for row in rows]))
     values = features_for(model, table, layer=layer, views=[CenterView(model.preprocess)], progress=show)[0]
     return lambda rows: to_tensor(values[rows])
@@ -171,8 +170,9 @@ def mixed_parts(ids: Sequence[str], size: int = 64) -> list[np.ndarray]:
 def crops(model: Embedder, table: Table, parts: Iterable[np.ndarray]) -> Iterator[Tensor]:
     """Pixels of a table, part by part, as the finished model sees them."""
     for part in parts:
-        rows = table.take(part)
-        yield torch.from_numpy(np.stack([model.crop(rows.open_bytes(i)) for i in range(len(rows))]))
+        stream = image_stream(table.take(part))
+        batches = ImageLoader(model.preprocess).batches(stream.items, len(part), remote=stream.remote)
+        yield from map(torch.from_numpy, batches)
 
 
 def recalibrated(
@@ -199,6 +199,7 @@ def recalibrated(
         norm.train()
     with torch.no_grad():
         for batch in itertools.chain([first], usable):
+            batch = batch.to(out.device)
             out.from_features(out.pooled(batch) if layer == PIXELS else out.pooled_from(layer, batch))
     for norm, momentum in zip(norms, before, strict=True):
         norm.momentum = momentum
@@ -265,7 +266,6 @@ class AdaptTask:
     table: Table | None = None
     seed: int = 0
     receipts: Receipts = field(init=False)
-    device: torch.device = field(default=torch.device(CPU), init=False)
     feature_seconds: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -280,8 +280,7 @@ class AdaptTask:
             [place.get(id_, len(self.ids) + i) for i, id_ in enumerate(self.pool_ids)], np.int64
         )
         self.receipts = Receipts(len(self.pool_ids))
-        self.parent = self.model.fingerprint()
-        self.train = np.arange(len(self.ids))
+        self.parent, self.train = self.model.fingerprint(), np.arange(len(self.ids))
         self.validation = self.test = self.known = np.empty(0, np.int64)
         # All is in evaluation mode but the batch-norm layers that shall learn the statistics of each batch.
         norms = set(layers(self.model))
@@ -291,6 +290,10 @@ class AdaptTask:
             for module in self.model.modules()
             if module not in moving and (module in norms or not any(True for _ in module.children()))
         ]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
 
     @property
     def classes(self) -> int:
@@ -314,11 +317,10 @@ class AdaptTask:
 
     @cached_property
     def sampler(self) -> Sampler:
-        kind: Any = StreamSampler if self.settings.stream else ShuffleSampler
-        result: Sampler = kind(
-            len(self.ids), size=self.settings.batch_size, **({} if self.settings.stream else {"seed": self.seed})
-        )
-        return result
+        count, size = len(self.ids), self.settings.batch_size
+        if self.settings.stream:
+            return StreamSampler(count, size=size)
+        return ShuffleSampler(count, size=size, seed=self.seed)
 
     @property
     def steps(self) -> int:
@@ -342,12 +344,9 @@ class AdaptTask:
                 "processes": chosen.processes,
                 "model": {"batch_norm": gathered if chosen.batch_norm == "target-train" else "frozen"},
                 "optimizer": {
+                    **chosen.model_dump(include={"lr", "momentum", "nesterov", "weight_decay"}),
                     "kind": chosen.optimizer,
-                    "lr": chosen.lr,
                     "head_lr": chosen.lr * chosen.head_lr_factor,
-                    "momentum": chosen.momentum,
-                    "nesterov": chosen.nesterov,
-                    "weight_decay": chosen.weight_decay,
                 },
                 "schedule": {
                     "kind": chosen.lr_schedule,

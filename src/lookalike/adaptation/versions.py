@@ -11,7 +11,7 @@ from __future__ import annotations
 import filecmp
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,9 +54,12 @@ class Versions:
             self.rows: list[dict[str, Any]] = document["versions"]
             self.denied: list[str] = document["denied"]
             before = {row["number"]: 0 if row["status"] == "base" else row["before"] for row in self.rows}
-            whole = {*map(type, (self.current, *before, *before.values()))} == {int} and self.current in before
-            whole = whole and all(n in before and n < number for number, n in before.items() if number) and 0 in before
-            whole = whole and all((row["number"] == 0) == (row["status"] == "base") for row in self.rows)
+            whole = (
+                {*map(type, (self.current, *before, *before.values()))} == {int}
+                and {0, self.current} <= before.keys()
+                and all(n in before and n < number for number, n in before.items() if number)
+                and all((row["number"] == 0) == (row["status"] == "base") for row in self.rows)
+            )
         except (KeyError, TypeError):
             whole = False
         if not whole:
@@ -103,8 +106,7 @@ class Versions:
 
     @classmethod
     def need(cls, model: str | Path) -> Versions:
-        versions = cls.of(model)
-        if versions is None:
+        if (versions := cls.of(model)) is None:
             raise LookalikeError(
                 f"`{model}` is not an adapted model: it has no versions (`lookalike adapt` makes them)."
             )
@@ -154,17 +156,9 @@ class Versions:
         write_json(path / "pool.json", pool)
         target.save(path / "target.parquet")
         candidate.save_pretrained(path / "model")
-        self.rows.append(
-            {
-                "number": number,
-                "status": "promoted" if decision.promoted else "rejected",
-                "created": _now(),
-                "fingerprint": candidate.fingerprint(),
-                "before": self.current,
-                "decision": decision.to_json(),
-                **about,
-            }
-        )
+        status = "promoted" if decision.promoted else "rejected"
+        row = {"number": number, "status": status, "created": _now(), "fingerprint": candidate.fingerprint()}
+        self.rows.append({**row, "before": self.current, "decision": decision.to_json(), **about})
         if decision.promoted:
             self.use(number)  # saves the list, too: a version is promoted and in use, or neither
         else:
@@ -179,9 +173,7 @@ class Versions:
     def pool_of(self, number: int) -> dict[str, str]:
         """Content ids and `folder/path` of the pool of a version."""
         path = self.folder(number) / "pool.json"
-        if not path.is_file():
-            return {}
-        pool = read_json(path, "pool")
+        pool = read_json(path, "pool") if path.is_file() else {"ids": [], "names": []}
         return dict(zip(pool["ids"], pool["names"], strict=True))
 
     def strike(self, number: int, gone: set[str]) -> None:
@@ -249,7 +241,7 @@ class Pending:
         table = Table.load(self.table)
         for row in range(len(table)):
             file = table.file(row)
-            if file is not None and not _unchanged(table, row, file):
+            if file is not None and not _unchanged(table.row(row), file):
                 raise LookalikeError(
                     f"`{file}` has changed since the adaptation in `{self.run.path}` began; it cannot be resumed."
                 )
@@ -263,8 +255,7 @@ class Pending:
 
     def where(self) -> str:
         """Where it goes on, in words."""
-        last = self.run.checkpoints / checkpoint.LAST
-        if last.is_file():
+        if (last := self.run.checkpoints / checkpoint.LAST).is_file():
             return f"after step {checkpoint.read(last)['step']:,}"
         return "before the first step; features and vectors that are cached are not computed again"
 
@@ -286,8 +277,7 @@ class Pending:
             (self.run.checkpoints / name).unlink(missing_ok=True)
 
 
-def _unchanged(table: Table, row: int, file: Path) -> bool:
-    known = table.row(row)
+def _unchanged(known: Mapping[str, Any], file: Path) -> bool:
     try:
         now = file.stat()
     except OSError:

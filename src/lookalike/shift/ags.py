@@ -6,6 +6,7 @@ Functions that take ``rows`` expect one dictionary per training run, in any orde
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,12 +65,8 @@ def fids_of(rows: Rows) -> dict[int, float]:
 
 def values_of(rows: Rows, method: str, measure: str) -> list[np.ndarray]:
     """Values of a measure for one method: one array per split (easiest first), one value per seed."""
-    out: list[np.ndarray] = []
-    for split in fids_of(rows):
-        chosen = [row for row in rows if row["method"] == method and row["split"] == split]
-        chosen.sort(key=lambda row: row["seed"])
-        out.append(np.array([row[measure] for row in chosen], np.float64))
-    return out
+    own = sorted((row for row in rows if row["method"] == method), key=lambda row: row["seed"])
+    return [np.array([row[measure] for row in own if row["split"] == split], np.float64) for split in fids_of(rows)]
 
 
 def t_interval(values: np.ndarray) -> Interval:
@@ -104,14 +101,8 @@ def score(rows: Rows, method: str, measure: str, *, seed: int = 0) -> dict[str, 
     low, high = np.quantile([ags(fids, row) for row in drawn], [0.025, 0.975])
     by_seed = np.array([ags(fids, [v[k] for v in values]) for k in range(min(map(len, values)))])
     t = t_interval(by_seed)
-    return {
-        "value": value,
-        "low": float(min(low, value)),
-        "high": float(max(high, value)),
-        "t_low": t.low,
-        "t_high": t.high,
-        "by_seed": by_seed.tolist(),
-    }
+    bounds = {"low": float(min(low, value)), "high": float(max(high, value)), "t_low": t.low, "t_high": t.high}
+    return {"value": value, **bounds, "by_seed": by_seed.tolist()}
 
 
 def scores(rows: Rows, measure: str) -> dict[str, dict[str, Any]]:
@@ -160,13 +151,11 @@ def compare_removals(rows: Rows) -> list[dict[str, Any]]:
     out = []
     for method in methods_of(rows):
         own = [row for row in rows if row["method"] == method]
-        draws: dict[int, list[float]] = {}
-        for row in own:
-            for split, values in row.get("controls", {}).items():
-                draws.setdefault(int(split), []).extend(values)
+        draws: dict[int, list[float]] = defaultdict(list)
+        for split, values in (item for row in own for item in row.get("controls", {}).items()):
+            draws[int(split)] += values
         for split, values in sorted(draws.items()):
-            after = [row["recall@1"] for row in own if row["split"] == split]
-            if after:
+            if after := [row["recall@1"] for row in own if row["split"] == split]:
                 means = {"removal": float(np.mean(after)), "random": float(np.mean(values))}
                 out.append({"split": split, "method": method, **means})
     return out
@@ -174,14 +163,12 @@ def compare_removals(rows: Rows) -> list[dict[str, Any]]:
 
 def transfer(rows: Rows) -> dict[str, dict[str, dict[str, float]]]:
     """Recall@1 on other data sets by method, with Student's interval over seeds."""
-    recalls: dict[str, dict[str, list[float]]] = {}
+    recalls: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         for name, values in row.get("transfer", {}).items():
-            recalls.setdefault(name, {}).setdefault(row["method"], []).append(values["recall@1"])
-    return {
-        name: {method: t_interval(np.array(values)).to_json() for method, values in of.items()}
-        for name, of in recalls.items()
-    }
+            recalls[name][row["method"]].append(values["recall@1"])
+    intervals = {name: {m: t_interval(np.array(values)) for m, values in of.items()} for name, of in recalls.items()}
+    return {name: {m: interval.to_json() for m, interval in of.items()} for name, of in intervals.items()}
 
 
 def correlations(rows: Rows, measure: str, *, seed: int = 0) -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lookalike.core.progress import Progress
 from lookalike.core.seeds import numpy_rng
 from lookalike.shift.fid import ClassFID, Floats, Side
 
@@ -94,10 +95,9 @@ class SwapSequence:
 def separation(means: Floats, train: Sequence[int], test: Sequence[int]) -> tuple[Floats, Floats]:
     """How much farther each class lies from the other side's mean than from its own side's mean."""
     own, other = means[list(train)], means[list(test)]
-    to_own, to_other = (
-        np.asarray(np.linalg.norm(means - center, axis=1), np.float64) for center in (own.mean(0), other.mean(0))
-    )
-    return (to_other - to_own)[list(train)], (to_own - to_other)[list(test)]
+    to_own, to_other = (np.linalg.norm(means - center, axis=1) for center in (own.mean(0), other.mean(0)))
+    apart: Floats = np.asarray(to_other - to_own, np.float64)
+    return apart[list(train)], -apart[list(test)]
 
 
 def _pick(scores: Floats, side: Sequence[int], count: int, recent: deque[int], harder: bool) -> list[int]:
@@ -142,16 +142,18 @@ def _exchange(
 
 def removals(means: Floats, train: Side, test: Side, *, per_step: int, steps: int) -> list[Sides]:
     """Remove, step by step, the classes of each side that are closest to the other side."""
-    sides = list(train), list(test)
     out = []
     for _ in range(steps):
         removed: list[int] = []
-        for scores, side in zip(separation(means, *sides), sides, strict=True):
+        for scores, side in zip(separation(means, train, test), (train, test), strict=True):
             removed += [side[i] for i in _pick(scores, side, per_step, deque(maxlen=0), True)]
-        for side in sides:
-            side[:] = [code for code in side if code not in removed]
-        out.append(Sides(tuple(sides[0]), tuple(sides[1]), removed=tuple(removed)))
+        train, test = _without(train, removed), _without(test, removed)
+        out.append(Sides(train, test, removed=tuple(removed)))
     return out
+
+
+def _without(side: Sequence[int], removed: Sequence[int]) -> Side:
+    return tuple(code for code in side if code not in removed)
 
 
 def author_removals(
@@ -174,7 +176,7 @@ def author_removals(
     for _ in range(steps):
         if len(sides[0]) <= per_step + max(history, 1):
             break
-        before = Sides(tuple(sides[0]), tuple(sides[1]))
+        before = tuple(sides[0]), tuple(sides[1])
         tried = _exchange(means, sides, recent, per_step, True)
         value = fid(tried.train, tried.test)
         if value < current:
@@ -182,10 +184,10 @@ def author_removals(
             out.append(tried)
             continue
         removed = [code for pair in tried.swapped for code in pair]
-        for side, old in zip(sides, (before.train, before.test), strict=True):
-            side[:] = [code for code in old if code not in removed]
-        out.append(Sides(tuple(sides[0]), tuple(sides[1]), removed=tuple(removed)))
-        current = fid(tuple(sides[0]), tuple(sides[1]))
+        left = Sides(_without(before[0], removed), _without(before[1], removed), removed=tuple(removed))
+        sides[0][:], sides[1][:] = left.train, left.test
+        out.append(left)
+        current = fid(left.train, left.test)
     return out
 
 
@@ -209,6 +211,7 @@ def swap_sequence(
     draws: int = DRAWS,
     seed: int = 0,
     easier: bool = True,
+    progress: bool = False,
 ) -> SwapSequence:
     """Swap towards easier and harder sides, then remove classes from where FID is greatest.
 
@@ -220,6 +223,7 @@ def swap_sequence(
         draws: Number of random removals beside every targeted one.
         seed: Seed of the random removals.
         easier: Also swap towards easier sides, which the authors do for CUB alone.
+        progress: Show progress.
 
     Returns:
         All steps with their FIDs.
@@ -235,22 +239,30 @@ def swap_sequence(
 
     easy_sides = swapped(EASIER_STEPS, EASIER_HISTORY, False) if easier else []
     harder = [Sides(train, test), *swapped(SWAP_STEPS, HISTORY, True)]
-    fids = class_fid.along([(s.train, s.test) for s in (*easy_sides, *harder)])
+    states = [(s.train, s.test) for s in (*easy_sides, *harder)]
+    fids = class_fid.along(states, "FID along the swaps", progress=progress)
     easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]
     per_removal = max(1, round(size / REMOVALS))
     count = round(size * REMOVED / per_removal)
     if removal == "authors":
-        removed = author_removals(
-            means, last.train, last.test, class_fid.between, per_step=per_step, steps=count, history=HISTORY
-        )
+        with Progress("Removals by the authors' rule", shown=progress) as bar:
+
+            def between(train: Side, test: Side) -> float:
+                bar.advance()
+                return class_fid.between(train, test)
+
+            removed = author_removals(
+                means, last.train, last.test, between, per_step=per_step, steps=count, history=HISTORY
+            )
     else:
         removed = removals(means, last.train, last.test, per_step=per_removal, steps=count)
     orders = random_orders(last.train, last.test, draws=draws, seed=seed)
     gone = [len(last.train) - len(sides.train) for sides in removed]
     controls = [(a[k:], b[k:]) for a, b in orders for k in gone]
-    fids = class_fid.along([*((s.train, s.test) for s in removed), *controls])
+    after_removals = [*((s.train, s.test) for s in removed), *controls]
+    fids = class_fid.along(after_removals, "FID of removals, targeted and random", progress=progress)
     random_fids = np.array(fids[len(removed) :]).reshape(draws, len(removed))
 
     def step(kind: str, number: int, fid: float, sides: Sides, random: tuple[float, ...] = ()) -> Step:

@@ -47,13 +47,8 @@ AUTHOR_SETTINGS_BY_LAYOUT: dict[str, dict[str, dict[str, Any]]] = {
         "r_margin": {"beta": 0.9, "switch_probability": 0.15},
         "uniform_prior": {"weight": 0.02, "hidden_dim": 50, "update_every": 200},
         "diva": {"alpha": 0.2, "decorrelation": 150.0, "queue_size": 7560},
-        "s2sd": {
-            "beta": 0.9,
-            "switch_probability": 0.0,
-            "weight": 5.0,
-            "feature_weight": 5.0,
-            "feature_start_step": 1000,
-        },
+        "s2sd": {"beta": 0.9, "switch_probability": 0.0, "weight": 5.0, "feature_weight": 5.0}
+        | {"feature_start_step": 1000},
     },
 }
 
@@ -147,6 +142,10 @@ class Experiment:
                     about = {"method": method, "model": model, "split": split.id, "fid": split.fid, "seed": seed}
                     descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
         stored = Jobs(self.run.path / "jobs")
+        steps = self.settings(table).steps
+        progress.say(
+            f"{progress.plural(len(jobs), 'run')} of {steps:,} steps at most; the time left is shown once one is done."
+        )
         with progress.Progress("Runs", len(jobs)) as bar:
             for key, result in stored.run_many(jobs, function, engine=engine):
                 bar.advance(note=key)
@@ -291,21 +290,15 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
         for name in (TABLE, *others.values()):
             shared_features.load(experiment.path(name), experiment.settings(table, model=model), progress=True)
     transfer = {name: str(experiment.path(file)) for name, file in others.items()}
-    fingerprint = table.fingerprint()
+    common = {"table": str(experiment.path()), "select": config["select"], "fingerprint": table.fingerprint()}
 
     def arguments(method: str, split: Split, settings: TrainSettings) -> dict[str, Any]:
-        return {
-            "table": str(experiment.path()),
-            "train": split.train,
-            "test": split.test,
-            "method": method,
-            "settings": settings.model_dump(mode="json"),
-            "select": config["select"],
-            "validation": split.validation,
+        sides = {"train": split.train, "test": split.test, "validation": split.validation}
+        more = {
             "controls": removal_controls if split is end else {},
             "transfer": transfer if split.id == split_set.default else {},
-            "fingerprint": fingerprint,
         }
+        return {**common, **sides, **more, "method": method, "settings": settings.model_dump(mode="json")}
 
     trials = experiment.run_trials(table, chosen, arguments, trial, engine=engine, frozen=True)
     rows = [{**about, **result} for about, result in trials]
@@ -356,16 +349,16 @@ def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:
     by_model = {model: [row for row in rows if row["model"] == model] for model in config["models"]}
     main = by_model[config["models"][0]]
     trained = [row for row in main if row["method"] != FROZEN] or main
-    out: dict[str, Any] = {"ags": {}, "ranks": {}, "gaps": {}, "trend": {}, "structure": {}}
-    for measure in ("recall@1", "map@1000"):
-        out["ags"][measure] = ags.scores(main, measure)
-        out["ranks"][measure] = ags.ranks(trained, measure)
-        out["gaps"][measure] = ags.gaps(trained, measure)
-        out["trend"][measure] = {name: ags.trend(main, name, measure) for name in ags.methods_of(main)}
-        out["structure"][measure] = ags.correlations(trained, measure)
-    out["models"] = {
-        model: {m: {k: ags.score(mine, m, k) for k in ("recall@1", "map@1000")} for m in ags.methods_of(mine)}
-        for model, mine in by_model.items()
+    measures, names = ("recall@1", "map@1000"), ags.methods_of(main)
+    return {
+        "ags": {measure: ags.scores(main, measure) for measure in measures},
+        "ranks": {measure: ags.ranks(trained, measure) for measure in measures},
+        "gaps": {measure: ags.gaps(trained, measure) for measure in measures},
+        "trend": {measure: {name: ags.trend(main, name, measure) for name in names} for measure in measures},
+        "structure": {measure: ags.correlations(trained, measure) for measure in measures},
+        "models": {
+            model: {name: {k: ags.score(mine, name, k) for k in measures} for name in ags.methods_of(mine)}
+            for model, mine in by_model.items()
+        },
+        "transfer": ags.transfer(main),
     }
-    out["transfer"] = ags.transfer(main)
-    return out

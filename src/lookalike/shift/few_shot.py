@@ -54,6 +54,7 @@ def fewshot(
     label_column: str | None = None,
     split_column: str | None = None,
     processes: int | None = None,
+    engine: str = "local",
     out: str | Path | None = None,
     resume: str | Path | None = None,
 ) -> Run:
@@ -82,6 +83,7 @@ def fewshot(
         label_column: Column of a table with the labels.
         split_column: Column of a table with the split; `fold:train=0,1,test=2` also says what its values stand for.
         processes: Number of parallel runs; one per core by default.
+        engine: What runs them: local, ray or ray://HOST:PORT, whose nodes must reach the run folder and the images.
         out: Run folder; runs/<time>-fewshot by default.
         resume: Stopped run to resume.
 
@@ -107,7 +109,7 @@ def fewshot(
         raise LookalikeError("Few-shot adapts heads on cached features; leave `views.mode` at cached.")
     experiment = Experiment(FEWSHOT_KIND, config)
     with experiment.run.locked(), experiment.run.continued_by("shift fewshot"):
-        return _run(experiment, open_engine("local", processes=processes))
+        return _run(experiment, open_engine(engine, processes=processes))
 
 
 def _run(experiment: Experiment, engine: Engine) -> Run:
@@ -141,25 +143,17 @@ def fewshot_job(
     boundary = {"method": {"beta": settings.method.own()["beta"]}} if has_boundary else {}
     adapt = resolve(base, ADAPT, boundary, {"optimizer": {"lr": lr, "head_lr": lr, "loss_lr": FROZEN_LR}})
     least, steps = min(config["shots"]), config["adapt_steps"]
-    return {
-        **({"validation": split.validation, "supports": split.episodes} if split.episodes else {}),  # authors' files
-        "table": str(table),
-        "train": split.train,
-        "test": split.test,
-        "method": method,
-        "settings": settings.model_dump(mode="json"),
-        "adapt": adapt.model_dump(mode="json"),
-        "shots": {str(k): steps if k == least else round(1.5 * steps) for k in config["shots"]},
-        "episodes": config["episodes"],
-        "fingerprint": fingerprint,
-    }
+    authors = {"validation": split.validation, "supports": split.episodes} if split.episodes else {}  # of their files
+    shots = {str(k): steps if k == least else round(1.5 * steps) for k in config["shots"]}
+    of_split = {"table": str(table), "train": split.train, "test": split.test, "fingerprint": fingerprint, **authors}
+    dumps = {"settings": settings.model_dump(mode="json"), "adapt": adapt.model_dump(mode="json")}
+    return {**of_split, **dumps, "method": method, "shots": shots, "episodes": config["episodes"]}
 
 
 def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
     """Zero-shot and few-shot scores of every method, split and number of shots."""
     out = []
-    keys = sorted({(row["fid"], row["split"], row["method"], row["shots"]) for row in rows})
-    for fid, split, method, shots in keys:
+    for fid, split, method, shots in sorted({(r["fid"], r["split"], r["method"], r["shots"]) for r in rows}):
         mine = [r for r in rows if (r["split"], r["method"], r["shots"]) == (split, method, shots)]
         episodes = sorted({row["episode"] for row in mine})
         entry: dict[str, Any] = {"split": split, "fid": fid, "method": method, "shots": shots, "episodes": len(mine)}
@@ -168,11 +162,8 @@ def summarize(rows: ags.Rows) -> list[dict[str, Any]]:
                 np.array([np.mean([r[side][name] for r in mine if r["episode"] == e]) for e in episodes])
                 for side in ("zero", "few")
             )
-            entry[name] = {
-                "zero": float(zero.mean()),
-                "few": float(few.mean()),
-                "gain": ags.t_interval(few - zero).to_json(),
-            }
+            means = {"zero": float(zero.mean()), "few": float(few.mean())}
+            entry[name] = {**means, "gain": ags.t_interval(few - zero).to_json()}
         out.append(entry)
     return out
 
@@ -183,25 +174,13 @@ def report_sections(summary: Sequence[Mapping[str, Any]]) -> dict[str, s.Section
     for name in MEASURES:
         cells: list[list[s.Cell]] = []
         for row in summary:
-            measured = row[name]
-            gain = {k: 100 * v for k, v in measured["gain"].items()}
-            cells.append(
-                [
-                    f"split {row['split']}",
-                    row["method"],
-                    row["shots"],
-                    s.Value(value=measured["zero"]),
-                    s.Value(value=measured["few"]),
-                    s.Value(**gain, digits=1, signed=True),
-                ]
-            )
+            means = [s.Value(value=row[name][side]) for side in ("zero", "few")]
+            gain = s.Value(**{k: 100 * v for k, v in row[name]["gain"].items()}, digits=1, signed=True)
+            cells.append([f"split {row['split']}", row["method"], row["shots"], *means, gain])
         columns = ["split", "method", "shots", "zero-shot", "few-shot", "gain, points"]
         blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="gain, points"))
-    gains = [row["recall@1"]["gain"] for row in summary]
-    significant = sum(gain["low"] > 0 for gain in gains)
-    message = (
-        f"Few-shot adaptation helps significantly in {significant} of {len(gains)} cases (recall@1, same queries)."
-    )
+    helps = sum(row["recall@1"]["gain"]["low"] > 0 for row in summary)
+    message = f"Few-shot adaptation helps significantly in {helps} of {len(summary)} cases (recall@1, same queries)."
     return {
         "verdict": s.Section(title="Few-shot", order=s.VERDICT, blocks=[s.Verdict(message=message)]),
         "table": s.Section(title="Zero-shot and few-shot", order=s.TABLE, blocks=blocks),
@@ -297,8 +276,7 @@ def fewshot_trial(
             zero = _measured(shared, queries, shared.vectors(queries, top))
             for k, steps in shots.items():
                 own = further.model_copy(update={"steps": steps, "evaluate_every": max(steps, 1), "seed": number})
-                none = queries[:0]
-                division = Division(sets[k], none, queries, "few-shot")
+                division = Division(sets[k], queries[:0], queries, "few-shot")
                 run = Run.create("few-shot", {}, path=Path(folder) / f"{number}-{k}")
                 encode, _ = fit(shared_features.build_setup(shared, own, division, run, top), run)
                 few = _measured(shared, queries, encode(queries))
@@ -308,4 +286,4 @@ def fewshot_trial(
 
 def _measured(shared: shared_features.SharedFeatures, rows: np.ndarray, vectors: np.ndarray) -> dict[str, float]:
     values = retrieval_scores(shared, rows, vectors)
-    return {name: values[name] for name in ("recall@1", "map@1000")}
+    return {name: values[name] for name in MEASURES}

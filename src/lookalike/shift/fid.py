@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from scipy.linalg import blas, lapack  # at module level, so that whoever limits BLAS threads finds it loaded
 
 from lookalike.core.device import threads
+from lookalike.core.progress import Progress
 from lookalike.evaluation._ranking.screening import numpy_thread_pool
 
 Floats = NDArray[np.float64]
@@ -212,7 +213,9 @@ class ClassFID:
         """FID between two sets of classes, computed from their rows."""
         return frechet_distance(self.rows(train), self.rows(test))
 
-    def along(self, steps: Sequence[tuple[Side, Side]]) -> list[float]:
+    def along(
+        self, steps: Sequence[tuple[Side, Side]], what: str = "Measuring FID", *, progress: bool = False
+    ) -> list[float]:
         """FID of every step.
 
         With more rows than dimensions on both sides, the moments are updated from step to step, so that a step costs
@@ -221,18 +224,26 @@ class ClassFID:
         if not steps:
             return []
         size = self.means.shape[1]
-        with numpy_thread_pool() as pool:
-            if any(sum(len(self._by_class[code]) for code in side) <= size for sides in steps for side in sides):
-                return list(pool.map(lambda sides: self.between(*sides), steps))
-            waiting: deque[Future[float]] = deque()
+        with numpy_thread_pool() as pool, Progress(what, len(steps), shown=progress) as bar:
             out: list[float] = []
+
+            def add(value: float) -> None:
+                out.append(value)
+                bar.advance()
+
+            if any(sum(len(self._by_class[code]) for code in side) <= size for sides in steps for side in sides):
+                for value in pool.map(lambda sides: self.between(*sides), steps):
+                    add(value)
+                return out
+            waiting: deque[Future[float]] = deque()
             current = list(pool.map(self._moments, steps[0]))
             for before, sides in zip((steps[0], *steps), steps, strict=False):
                 current = list(map(self._updated, current, before, sides))
                 waiting.append(pool.submit(moments_distance, *current))
                 if len(waiting) > 2 * threads():  # bounds the number of matrices in memory
-                    out.append(waiting.popleft().result())
-            out += [future.result() for future in waiting]
+                    add(waiting.popleft().result())
+            for future in waiting:
+                add(future.result())
         for moments_of_side, side in zip(current, steps[-1], strict=True):
             self._check_drift(moments_of_side, side)
         return out

@@ -70,10 +70,10 @@ class TrainingReference:
             values.append(frechet_distance(first, other) - frechet_distance(first, second))
         return float(np.sqrt(max(float(np.mean(values)), 0.0)))
 
-    def nearest_distances(self, rows: np.ndarray) -> np.ndarray:
-        """Distance of each image to its nearest training image."""
+    def nearest_distances(self, rows: np.ndarray, *, skip: int = 0) -> np.ndarray:
+        """Distance of each image to its nearest training image, after the first ``skip``."""
         squares = np.square(rows).sum(axis=1)[:, None] + np.square(self.rows).sum(axis=1) - 2 * rows @ self.rows.T
-        return np.asarray(np.sqrt(np.maximum(squares, 0).min(axis=1)))
+        return np.asarray(np.sqrt(np.maximum(np.partition(squares, skip, axis=1)[:, skip], 0)))
 
 
 @dataclass(frozen=True)
@@ -133,13 +133,13 @@ def draw_folder(
         count = int(np.clip(round(np.exp(rng.uniform(np.log(fewest), np.log(highest + 0.5)))), 2, total))
         rule = int(rng.integers(3))
         if rule == 0:
-            chosen = rng.permutation(total)[:count]
+            order, first = rng.permutation(total), 0
         elif rule == 1:
-            first = int(rng.integers(total - count + 1))
-            chosen = np.argsort(distances, kind="stable")[first : first + count]
+            order, first = np.argsort(distances, kind="stable"), int(rng.integers(total - count + 1))
         else:
             center = means[int(rng.integers(total))]
-            chosen = np.argsort(np.linalg.norm(means - center, axis=1), kind="stable")[:count]
+            order, first = np.argsort(np.linalg.norm(means - center, axis=1), kind="stable"), 0
+        chosen = order[first : first + count]
         spread = IMBALANCE[int(rng.integers(len(IMBALANCE)))]
         sizes = per_class * np.exp(spread * rng.standard_normal(count) - spread**2 / 2)
         parts = [rng.permutation(groups[k])[: max(1, round(size))] for k, size in zip(chosen, sizes, strict=True)]
@@ -182,16 +182,13 @@ def grade_folders(
 
     def grade(rows: np.ndarray, excluded: np.ndarray | None) -> GradedFolder:
         columns, nearest_row = folder_features(vectors[rows], features[rows], centers)
-        codes = np.unique(labels[rows])
-        return GradedFolder(
-            tuple(codes.tolist()),
-            tuple((codes if excluded is None else excluded).tolist()),
-            len(codes),
-            len(rows),
+        codes, own = np.unique(labels[rows]), labels[rows]
+        classes, left_out = (tuple(part.tolist()) for part in (codes, codes if excluded is None else excluded))
+        distance, recall = (
             reference.distance(reference.project(features[rows])),
-            float((labels[rows][nearest_row] == labels[rows]).mean()),
-            tuple(columns.tolist()),
+            float((own[nearest_row] == own).mean()),
         )
+        return GradedFolder(classes, left_out, len(codes), len(rows), distance, recall, tuple(columns.tolist()))
 
     with numpy_thread_pool() as pool:  # small matrices: a folder a core
         return list(pool.map(lambda one: grade(*one), drawn)), reference, centers
@@ -199,5 +196,6 @@ def grade_folders(
 
 def far_limit(images: LabeledFeatures, reference: TrainingReference) -> float:
     """Distance to the nearest training image that 99 % of the held-out images stay below."""
-    distances = reference.nearest_distances(reference.project(images.features[images.held]))
+    own = bool(np.isin(images.held, images.train).any())  # without a split each is its own nearest
+    distances = reference.nearest_distances(reference.project(images.features[images.held]), skip=int(own))
     return float(np.quantile(distances, FAR_QUANTILE))

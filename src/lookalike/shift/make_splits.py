@@ -104,13 +104,9 @@ def make_splits(table: Table, model: Embedder, *, progress: bool = False, **opti
     check_options(**options)
     default_sides(table)  # raises before the features are computed
     features = features_for(model, table, views=[CenterView(model.preprocess)], progress=progress)[0]
-    about = {
-        "name": model.name,
-        "weights": model.fingerprint("pooled"),
-        "pooling": model.pooling.name,
-        "preprocess": model.preprocess.to_json(),
-    }
-    return split_features(table, features, about, **options)
+    about: dict[str, Any] = {"name": model.name, "weights": model.fingerprint("pooled")}
+    about |= {"pooling": model.pooling.name, "preprocess": model.preprocess.to_json()}
+    return split_features(table, features, about, progress=progress, **options)
 
 
 def check_options(
@@ -159,6 +155,7 @@ def split_features(
     draws: int = DRAWS,
     seed: int = 0,
     easier: bool = True,
+    progress: bool = False,
 ) -> SplitSet:
     """Like :func:`splits`, from features that are already computed; without ``easier``, none below the start."""
     check_options(measure, count, removal, draws)
@@ -167,9 +164,8 @@ def split_features(
     if not np.isfinite(features[labeled]).all():
         raise LookalikeError(f"The features of `{table.name}` contain values that are not finite.")
     class_fid = ClassFID(features[labeled], codes[labeled], measure)
-    sequence = swap_sequence(
-        class_fid, names, default_sides(table), removal=removal, draws=draws, seed=seed, easier=easier
-    )
+    options: dict[str, Any] = {"removal": removal, "draws": draws, "seed": seed, "easier": easier}
+    sequence = swap_sequence(class_fid, names, default_sides(table), progress=progress, **options)
     facts = data_facts(table)
     sizes = np.array(list(facts["classes"].values()))
 

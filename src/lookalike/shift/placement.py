@@ -110,14 +110,13 @@ def place(
         known.save(path)
     table = folder if isinstance(folder, Table) else read_table(folder, progress=True)
     audited = audit(table, near=False, progress=True).table
-    first = np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1])
-    if len(first) < len(audited):
-        progress.say(f"{len(audited) - len(first)} duplicate images are left out.")
-    if len(first) < 2:
+    images = audited.take(np.sort(np.unique(audited.column("content_id").astype(str), return_index=True)[1]))
+    if len(images) < len(audited):
+        progress.say(f"{len(audited) - len(images)} duplicate images are left out.")
+    if len(images) < 2:
         raise LookalikeError(
-            f"`{table.name}` has {len(first)} different images, but placing needs at least {MIN_IMAGES}."
+            f"`{table.name}` has {len(images)} different images, but placing needs at least {MIN_IMAGES}."
         )
-    images = audited.take(first)
     features = unit_rows(features_for(embedder, images, views=[CenterView(embedder.preprocess)], progress=True)[0])
     placement = known.place(encoder(copy_head(embedder))(features), features, level=level, classes=classes)
     if out is not None:
@@ -195,14 +194,9 @@ def learn(model: str | Path, embedder: Embedder, data: Table | None, *, seed: in
     features = unit_rows(features_for(embedder, table, views=[CenterView(embedder.preprocess)], progress=True)[0])
     styled = np.sort(numpy_rng(seed, "styled images").permutation(held)[:STYLED_IMAGES])
     images = LabeledFeatures(features, labels, train, held, _styled_features(embedder, table.take(styled)), styled)
-    about = {
-        "images": len(table),
-        "trained_on": len(train),
-        "held_out": len(held),
-        "classes": len(names),
-        "method": None if settings is None else settings.method.name,
-        "data": _identity(source),
-    }
+    about: dict[str, Any] = {"images": len(table), "trained_on": len(train), "held_out": len(held)}
+    about |= {"classes": len(names), "method": None if settings is None else settings.method.name}
+    about["data"] = _identity(source)
     return ShiftCurve.fit(embedder.fingerprint(), images, encoder(copy_head(embedder)), about, seed=seed)
 
 

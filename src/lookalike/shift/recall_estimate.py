@@ -127,20 +127,10 @@ class Estimator:
         weights = 1 / counts[kind]
         folds = np.array([ridge(rows[m], truth[m], weights[m]) for m in masks[judged]])
         errors = truth[judged] - np.einsum("ij,ij->i", rows[judged], folds)
-        covariance = (np.cov(rows[:, :-1].T) + np.eye(x.shape[1])) / 2
-        precision = np.linalg.inv(covariance)
-        limit = np.sqrt(np.einsum("ij,jk,ik->i", rows[:, :-1], precision, rows[:, :-1]).max())
-        return cls(
-            mean,
-            scale,
-            ridge(rows, truth, weights),
-            folds,
-            errors / standard_error(images[judged]),
-            truth[judged],
-            kinds[judged],
-            precision,
-            np.array(limit),
-        )
+        precision = np.linalg.inv((np.cov(rows[:, :-1].T) + np.eye(x.shape[1])) / 2)
+        limit = np.array(np.sqrt(np.einsum("ij,jk,ik->i", rows[:, :-1], precision, rows[:, :-1]).max()))
+        residuals, whole = errors / standard_error(images[judged]), ridge(rows, truth, weights)
+        return cls(mean, scale, whole, folds, residuals, truth[judged], kinds[judged], precision, limit)
 
     def predict(self, columns: Sequence[float], images: int, level: float, near: int | None = None) -> Interval:
         """Recall@1 of a folder with its interval; with a band, folders of far bands do not count."""

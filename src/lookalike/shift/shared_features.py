@@ -138,20 +138,10 @@ def build_setup(
         start_head(model, settings, shared.features, shared.labels, division.train, run)
     model.head.requires_grad_(True)
     frozen = freeze(model, settings)
-    setup = _SharedSetup(
-        settings=settings,
-        table=shared.table,
-        division=division,
-        labels=shared.labels,
-        training_images=training_images_of(settings, shared.table, shared.labels, division),
-        model=model,
-        device=model.device,
-        parent="",
-        features=shared.features,
-        first_head=shared.top[0],
-        first_norm=shared.top[1],
-        start_norm=copy.deepcopy(model.norm),
-        frozen=frozen,
-    )
+    known: dict[str, Any] = {"table": shared.table, "labels": shared.labels, "features": shared.features}
+    known |= {"first_head": shared.top[0], "first_norm": shared.top[1], "start_norm": copy.deepcopy(model.norm)}
+    images = training_images_of(settings, shared.table, shared.labels, division)
+    known |= {"model": model, "device": model.device, "parent": "", "training_images": images}
+    setup = _SharedSetup(settings=settings, division=division, frozen=frozen, **known)
     setup.views = shared.views
     return setup

@@ -53,26 +53,21 @@ class StyleScore:
         if not images.styles:
             return None
         halves = images.split_classes(seed)[0]
-        parts, scores = [], np.zeros(len(images.labels))
+        fits, scores, held = [], np.zeros(len(images.labels)), images.labels[images.held]
         for own, other in (halves, halves[::-1]):
-            plain = images.held[np.isin(images.labels[images.held], own)]
+            plain = images.features[images.held[np.isin(held, own)]]
             chosen = np.flatnonzero(np.isin(images.labels[images.styled], own))[::3]
             styled = np.concatenate([rows[chosen] for rows in images.styles.values()])
-            x = np.concatenate([images.features[plain], styled])
-            y = np.repeat([0, 1], [len(plain), len(styled)])
-            fit = LogisticRegression(C=10.0, max_iter=200, class_weight="balanced").fit(x, y)
-            parts.append((fit.coef_[0], float(fit.intercept_[0])))
+            x, y = np.concatenate([plain, styled]), np.repeat([0, 1], [len(plain), len(styled)])
+            fits.append(LogisticRegression(C=10.0, max_iter=200, class_weight="balanced").fit(x, y))
             rest = np.isin(images.labels, other)
-            scores[rest] = fit.decision_function(images.features[rest])
-        rng = numpy_rng(seed, "style limit")
-        names = np.unique(images.labels[images.held])
-        means = []
+            scores[rest] = fits[-1].decision_function(images.features[rest])
+        rng, names, means = numpy_rng(seed, "style limit"), np.unique(held), []
         for _ in range(100):  # folders of few classes vary most
             classes = rng.permutation(names)[: max(2, len(names) // 8)]
-            rows = images.held[np.isin(images.labels[images.held], classes)]
-            means.append(scores[rows].mean())
-        coefficients = np.mean([part[0] for part in parts], axis=0)
-        return cls(coefficients, float(np.mean([part[1] for part in parts])), float(np.max(means)))
+            means.append(scores[images.held[np.isin(held, classes)]].mean())
+        coefficients = np.mean([fit.coef_[0] for fit in fits], axis=0)
+        return cls(coefficients, float(np.mean([float(fit.intercept_[0]) for fit in fits])), float(np.max(means)))
 
     def is_other(self, features: np.ndarray) -> bool:
         """Whether a folder looks different from the held-out images."""

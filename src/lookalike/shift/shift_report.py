@@ -21,17 +21,15 @@ SIDES = ("train", "test", "removed")
 
 def write_sections(run: Any, rows: ags.Rows, splits: Any, shared: Any, facts: Mapping[str, Any]) -> None:
     """Write all sections of a run; ``facts`` are those of `experiment.summary`, and a line for the verdict."""
-    run.write_section("verdict", verdict_section(rows, facts))
-    run.write_section("table", table_section(rows))
-    run.write_section("curve", curve_section(rows))
-    run.write_section("ranks", ranks_section(rows))
-    run.write_section("progression", progression_section(splits))
-    run.write_section("map", map_section(splits, shared))
-    run.write_section("structure", structure_section(facts["structure"]))
+    sections = {"verdict": verdict_section(rows, facts), "table": table_section(rows), "curve": curve_section(rows)}
+    sections |= {"ranks": ranks_section(rows), "progression": progression_section(splits)}
+    sections |= {"map": map_section(splits, shared), "structure": structure_section(facts["structure"])}
     if len(facts["models"]) > 1:
-        run.write_section("models", models_section(facts["models"]))
+        sections["models"] = models_section(facts["models"])
     if facts["transfer"]:
-        run.write_section("transfer", transfer_section(facts["transfer"]))
+        sections["transfer"] = transfer_section(facts["transfer"])
+    for name, section in sections.items():
+        run.write_section(name, section)
 
 
 def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
@@ -50,31 +48,25 @@ def verdict_section(rows: ags.Rows, facts: Mapping[str, Any]) -> s.Section:
         s.Figure(label="easiest split", value=s.Value.of(ags.t_interval(values[0]))),
         s.Figure(label="hardest split", value=s.Value.of(ags.t_interval(values[-1]))),
     ]
-    return s.Section(
-        title="Performance under shift",
-        order=s.VERDICT,
-        blocks=[s.Verdict(message=message, figures=figures, line=str(facts.get("line", "")))],
-    )
+    verdict = s.Verdict(message=message, figures=figures, line=str(facts.get("line", "")))
+    return s.Section(title="Performance under shift", order=s.VERDICT, blocks=[verdict])
 
 
 def table_section(rows: ags.Rows) -> s.Section:
     """Every method on every split, with AGS."""
     blocks: list[s.Block] = []
-    fids = ags.fids_of(rows)
+    columns = ["method", *[f"split {k}" for k in ags.fids_of(rows)], "AGS"]
     for measure, name in NAMES.items():
         cells: list[list[s.Cell]] = []
         for method, score in ags.scores(rows, measure).items():
             means = [s.Value(value=float(v.mean())) for v in ags.values_of(rows, method, measure)]
             cells.append([method, *means, _value(score)])
-        columns = ["method", *[f"split {k}" for k in fids], "AGS"]
         blocks.append(s.Grid(title=name, columns=columns, rows=cells, whisker="AGS"))
-    blocks.append(
-        s.Text(
-            text="AGS is the area under the measure over the normalized FID of the splits: it depends on their range, "
-            "so compare it within one file of splits only. Intervals are bootstraps over seeds within each split."
-        )
+    text = (
+        "AGS is the area under the measure over the normalized FID of the splits: it depends on their range, so "
+        "compare it within one file of splits only. Intervals are bootstraps over seeds within each split."
     )
-    return s.Section(title="Every method on every split", order=s.TABLE, blocks=blocks)
+    return s.Section(title="Every method on every split", order=s.TABLE, blocks=[*blocks, s.Text(text=text)])
 
 
 def curve_section(rows: ags.Rows) -> s.Section:
@@ -113,19 +105,17 @@ def ranks_section(rows: ags.Rows) -> s.Section:
 
 def progression_section(splits: Any) -> s.Section:
     """FID along the whole sequence with the chosen splits marked, beside random removals."""
-    series = []
-    for name, points in splits.progression().items():
-        x, y = [p[0] for p in points], [p[1] for p in points]
-        series.append(s.Series(name=name, x=x, y=y, dashed=name.startswith("random")))
+    series = [
+        s.Series(name=name, x=[p[0] for p in points], y=[p[1] for p in points], dashed=name.startswith("random"))
+        for name, points in splits.progression().items()
+    ]
     marks = [s.Mark(x=float(x), label=str(k)) for k, x in splits.positions().items()]
     lines = s.Lines(
         x_label="steps of swapping and removal", y_label=f"FID ({splits.measure})", series=series, marks=marks
     )
     columns = ["split", "step", "FID", "classes per side", "removed"]
-    largest = max(p.fid for p in splits.splits)
-    digits = (
-        min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
-    )  # the scale depends on the reference model
+    largest = max(p.fid for p in splits.splits)  # the scale depends on the reference model
+    digits = min(8, max(1, 3 - math.floor(math.log10(largest)))) if largest > 0 else 1
     cells: list[list[s.Cell]] = [
         [p.id, str(p.step), s.Value(value=p.fid, digits=digits), len(p.test), len(p.removed)] for p in splits.splits
     ]
@@ -147,9 +137,8 @@ def map_section(splits: Any, shared: Any, *, points: int = POINTS, seed: int = 0
         split = order[place]
         side = {name: code for code, names in enumerate((split.train, split.test, split.removed)) for name in names}
         codes = [side.get(shared.names[label], -1) for label in shared.labels[rows]]
-        panel = s.Panel(
-            title=f"{difficulty}: split {split.id}", x=drawn.places[:, 0].tolist(), y=drawn.places[:, 1].tolist()
-        )
+        x, y = drawn.places.T.tolist()
+        panel = s.Panel(title=f"{difficulty}: split {split.id}", x=x, y=y)
         blocks.append(s.Scatter(panels=[panel], codes=codes, names=list(SIDES), note=drawn.note))
     return s.Section(title="Easy, middle, hard", order=s.MAP, blocks=blocks)
 
@@ -168,10 +157,11 @@ def structure_section(correlations: Mapping[str, Mapping[str, Mapping[str, float
 
 def models_section(by_model: Mapping[str, Mapping[str, Any]]) -> s.Section:
     """AGS of several starting models."""
-    cells: list[list[s.Cell]] = []
-    for model, methods in by_model.items():
-        for method, scores in methods.items():
-            cells.append([model, method, *[_value(scores[measure]) for measure in NAMES]])
+    cells: list[list[s.Cell]] = [
+        [model, method, *[_value(scores[measure]) for measure in NAMES]]
+        for model, methods in by_model.items()
+        for method, scores in methods.items()
+    ]
     columns = ["starting model", "method", *[f"AGS, {name}" for name in NAMES.values()]]
     return s.Section(title="Starting models", order=s.CLASSES + 2, blocks=[s.Grid(columns=columns, rows=cells)])
 

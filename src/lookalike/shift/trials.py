@@ -82,13 +82,8 @@ def trial(
             encode, done = shared.vectors, TrainingProgress()
         else:
             division = divide(shared, resolved, train, test, select, validation)
-            identity = json.dumps(
-                [
-                    fingerprint,
-                    *(side.tolist() for side in (division.train, division.validation, division.test)),
-                    resolved.model_dump(mode="json"),
-                ]
-            )
+            rows_of = [side.tolist() for side in (division.train, division.validation, division.test)]
+            identity = json.dumps([fingerprint, *rows_of, resolved.model_dump(mode="json")])
             encode, done = _train(shared, resolved, division, Path(table).parent / UNFINISHED / hash_bytes(identity))
         trained = time.monotonic()
         vectors = encode(rows)

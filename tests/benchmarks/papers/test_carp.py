@@ -26,8 +26,7 @@ def test_a_cell_varies_what_it_says():
     plain = resolve(load("carp_small"), Cell().settings(base, 5000))
     own = plain.method.own()
     assert (own["prototypes"], own["block_size"], own["teacher"], plain.sampler.batch_size) == (2048, 128, "ema", 64)
-    assert plain.steps == plain.evaluate_every == 391 and plain.optimizer.kind == "adamw"
-    assert resolve(load("carp_small"), Cell(halfway=True).settings(base, 5000)).evaluate_every == 196
+    assert (plain.steps, plain.evaluate_every) == (391, 98) and plain.optimizer.kind == "adamw"
     assert own["prototypes"] / plain.sampler.batch_size >= 16
     one = resolve(
         load("carp_small"), Cell(block=2048, teacher="stopgrad", more={"pair_reduction": "sum"}).settings(base, 5000)
@@ -60,6 +59,7 @@ def context(home, monkeypatch):
                 result.results[cell.name, seed] = {
                     "knn": 12 + gain - 4 * gone + 0.1 * ((7 * seed + len(cell.name)) % 5),
                     "untrained": 6.0,
+                    "curve": [6.0, 11.0, 12.0],
                     "ahead": 0.5 + 0.1 * seed,
                     "clusters": 1.2 if gone else 20.0,
                     "in_use": 200.0,
@@ -128,11 +128,11 @@ def test_a_real_trial(tmp_path, monkeypatch):
     helpers.make_images(tmp_path / "val", classes=4, images=4, width=64, height=64, seed=0)
     monkeypatch.setattr(carp_runs, "IMAGES", 6)
     monkeypatch.setattr(carp_runs, "HELD_OUT", 3)
-    cell = Cell(block=8, prototypes=16, batch=8, epochs=1, halfway=True)
+    cell = Cell(block=8, prototypes=16, batch=8, epochs=1)
     settings = cell.settings({"keep": "trained", "data": {"near_duplicates": False}}, 24)
     result = carp_runs.trial(data=str(tmp_path), recipe="carp_small", settings=settings, seed=0, part=True)
-    assert len(result["curve"]) == 3 and result["untrained"] == result["curve"][0]
-    assert len(result["student"]) == 3 and result["clusters"] >= 1 and 1 <= result["in_use"] <= 16
+    assert len(result["curve"]) == 5 and result["untrained"] == result["curve"][0]
+    assert len(result["student"]) == 5 and result["clusters"] >= 1 and 1 <= result["in_use"] <= 16
     holder = GridResults([0], measure="knn")
     holder.results[cell.name, 0] = result
     assert carp_runs.row(holder, cell)["K"] == 16
@@ -160,7 +160,7 @@ def test_partitions_are_judged_on_the_better_network_if_it_learned(trained, verd
             for seed in seeds:
                 better = 1.0 if cell.network == "resnet18_cifar" else 0.0
                 knn = trained + better + 0.01 * seed - (4.0 if cell.arm != "default" else 0.0)
-                figures = {**dict.fromkeys(carp_runs.MEANS, 3.0), "knn": knn, "curve": [3.0, knn]}
+                figures = {**dict.fromkeys(carp_runs.MEANS, 3.0), "knn": knn, "curve": [3.0, knn, knn]}
                 results.results[cell.name, seed] = figures
         return results
 

@@ -44,7 +44,7 @@ def grid(tmp_path, home):
             lambda arm, seed: {"name": arm.name, "gain": arm.gain, "data": str(data / "cars"), "seed": seed},
             trial,
             revision=revision,
-            method=lambda arm: method,
+            methods=lambda arm: () if method is None else (method,),
         )
 
     run.computed = computed

@@ -121,9 +121,20 @@ def test_the_users_question_is_answered_at_equal_images_and_at_own_schedules():
 
 
 def test_gates_leave_out_arms_that_should_not_learn():
-    bad = {"recall": 5.0, "step 0": 10.0, "frozen": 11.0}
+    bad = {"recall": 5.0, "step 0": 10.0, "frozen": 11.0, "curve": [3.0, 5.0, 5.0]}
     assert dmcac.LEARNS({"runs": [{**bad, "arm": "divergence-alone"}, {**bad, "recall": 12.0, "arm": "dmcac"}]}) == []
     assert len(dmcac.LEARNS({"runs": [{**bad, "arm": "dmcac"}]})) == 2
+
+
+def test_a_claim_is_judged_only_if_its_learning_curves_have_flattened():
+    good = {"recall": 12.0, "step 0": 10.0, "frozen": 11.0, "arm": "dmcac"}
+    for key, claim in KEYS.items():
+        arm = {**good, "arm": "dmcac-own-schedules"}
+        assert claim.gate({"runs": [{**arm, "curve": [10.0, 12.0, 12.0]}]}) == []
+        assert len(claim.gate({"runs": [{**arm, "curve": [10.0, 11.0, 12.0]}]})) == (key != "6-collapse")
+        assert len(claim.gate({"runs": [arm]})) == (key != "6-collapse"), "it was stored without a curve"
+    steps = [resolve(arm.resolve()) for arm in (dmcac_runs.dmcac(), *dmcac.fair_arms("own schedules").values())]
+    assert all(settings.evaluate_every <= settings.steps / 5 and settings.log.test_classes for settings in steps)
 
 
 def test_a_contest_at_unequal_cost_is_refused(context):
@@ -368,15 +379,15 @@ def test_what_is_stored_of_a_run(tmp_path, home):
         "views": {"num_cached": 2},
         "steps": 2,
         "keep": "trained",
-        "log": {"every_n_steps": 1, "tensorboard": False},
+        "log": {"every_n_steps": 1, "tensorboard": False, "test_classes": 2},
     }
     threads = torch.get_num_threads()
     result = dmcac_runs.trial(data=str(folder), settings=options, seed=0)
     options["data"]["validation_fraction"] = 0.4
     held = dmcac_runs.trial(data=str(folder), settings=options, seed=0)
     torch.set_num_threads(threads)
-    assert set(MEASURES) == set(result)
-    assert set(held) - set(result) == {"validation recall@1", "validation map@r", "curve"}
+    assert {*MEASURES, "curve"} == set(result) and len(result["curve"]) >= 2
+    assert set(held) - set(result) == {"validation recall@1", "validation map@r"}
     assert 0 < result["late share"] <= 1 and 0 < result["unseen attention"] <= 1 and -1 <= result["cosine"] <= 1
     assert -1 <= result["cosine 0"] <= 1 and result["cosine 0"] != result["cosine"]
     assert result["late attention other"] == pytest.approx((1 - result["late attention"]) / 5, abs=1e-4)  # 6 classes

@@ -254,3 +254,47 @@ def test_only_whole_seeds_are_judged_by(tmp_path):
     assert stored_rows.seeds == [0] and stored_rows.has(*cells) and stored_rows.so_far == "1 of 2 seeds so far; "
     context.cells.path(f"{cells[1].name}-s0", arguments(cells[1], 0)).unlink()
     assert run_grid(context, cells, (0, 1), arguments, work, whole_seeds=True).seeds == []
+
+
+def test_the_revisions_of_all_methods_belong_to_a_cell(monkeypatch):
+    """A mended loss makes its cells stale, also those of adapted heads."""
+    split = SimpleNamespace(id=1, fid=1.0, train=(), test=())
+    splits = SimpleNamespace(splits=(split,), default=1)
+    monkeypatch.setattr(oodml_runs, "splits_of", lambda context, name: splits)
+    grids = []
+
+    def run_grid(context, cells, seeds, arguments, trial, **options):
+        grids.append({cell.method: tuple(options["methods"](cell)) for cell in cells})
+        assert options["revision"] == oodml_runs.REVISION
+        return SimpleNamespace(seeds=[])
+
+    monkeypatch.setattr(oodml_runs, "run_grid", run_grid)
+    context = SimpleNamespace(finished=False)
+    oodml_runs.rows_of(context, "cub")
+    oodml_runs.end_to_end_rows(context)
+    oodml_runs.fewshot_rows(context, "cub")
+    trained, frozen, whole, frozen_again, few = grids
+    assert trained == {method: (method,) for method in oodml_runs.METHODS}
+    assert frozen == frozen_again == {"frozen": ()}
+    assert whole == {method: (method,) for method in oodml_runs.FEW_METHODS}
+    assert few == {method: (method, "margin") for method in oodml_runs.FEW_METHODS}
+
+
+def test_claims_about_trained_heads_have_the_gate_of_what_was_learned(stored_rows, monkeypatch):
+    """Also few-shot and transfer; the gate starts no run."""
+    from benchmarks.papers import claims_of
+
+    claims = {claim.key: claim for claim in claims_of("oodml")}
+    for key in ("few-shot", "transfer"):
+        assert claims[key].gate is oodml_rules.learned_over_frozen
+        assert claims[key].gate({"pairs": []}) == [
+            "the gain over the frozen model was not stored with the verdict: run it again"
+        ]
+    stored_rows()
+    seen = []
+    rows_of = oodml.rows_of
+    monkeypatch.setattr(oodml, "rows_of", lambda context, name: seen.append(context.finished) or rows_of(context, name))
+    judge = oodml._with_gains(lambda context: oodml.ClaimOutcome("reproduced"), ["s2sd"])
+    outcome = judge(SimpleNamespace(finished=False))
+    assert len(seen) == 2 * len(oodml_runs.SETS) and all(seen)
+    assert {row["method"] for row in outcome.figures["gains"]} == {"s2sd"}

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from tests import helpers
 
-from benchmarks.papers import Missing, t3ar, t3ar_measure, t3ar_runs
+from benchmarks.papers import Missing, t3ar, t3ar_measure, t3ar_protocols, t3ar_runs, tables
 from benchmarks.papers.grid import GridResults
 from lookalike import training
+from lookalike.core.errors import LookalikeError
 
 CONTEXT: Any = SimpleNamespace(scale="small", finished=False, folder=lambda name: Path(name))
 
@@ -202,7 +203,7 @@ def test_pretraining_on_the_pool_gives_another_backbone(
     monkeypatch.setattr(
         training, "pretrain", lambda **options: usual(**{**options, "settings": options["settings"] | at_once})
     )
-    start = t3ar_runs.expert_of(scale["model"], scale["size"])
+    start = t3ar_runs.expert_of(scale["model"], scale)
     learned = t3ar_runs._pretrained(scale, t3ar_runs.pool_of(str(data), "all"), 2, 0)
     before, after = dict(start.named_parameters()), dict(learned.named_parameters())
     assert any((after[name] != value).any() for name, value in before.items() if name in after)
@@ -275,3 +276,22 @@ def test_claims_are_judged_only_where_the_run_can_test_them(monkeypatch: pytest.
 def test_pretraining_that_costs_accuracy_is_no_rival(monkeypatch: pytest.MonkeyPatch) -> None:
     stub(monkeypatch, lambda cell, seed: 40.0 - 6.0 * (cell.source == "pretrained") + 2.0 * is_t3ar(cell) + 0.01 * seed)
     assert "costs 4.0 points" in t3ar.fine_tuned(t3ar.beats_pretraining(CONTEXT).figures)[0]
+
+
+def test_small_cells_stay_on_the_processor_and_the_papers_scale_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from lookalike.models import Embedder
+
+    used: list[Any] = []
+    monkeypatch.setattr(Embedder, "from_pretrained", lambda name, size, device: used.append(device))
+    for scale in (t3ar_protocols.SMALL, t3ar_runs.TRAIN, t3ar_protocols.PAPER, t3ar_runs.PAPER_TRAIN):
+        t3ar_runs.expert_of("efficientnet_lite0", scale)
+    assert used == ["cpu", "cpu", "auto", "auto"]
+
+
+def test_the_smoke_test_passes_its_device_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def adapt(**options: Any) -> None:
+        raise LookalikeError(f"on {options['device']}")
+
+    monkeypatch.setattr("lookalike.adaptation.adapt", adapt)
+    with pytest.raises(LookalikeError, match="on cuda:1"):
+        tables.smoke("t3ar", tmp_path / "images", device="cuda:1")

@@ -199,6 +199,8 @@ def test_gates_of_figures():
     assert not learned("k-NN", "untrained", least=3)({"runs": [{"k-NN": 9.5, "untrained": 3.0}]})
     assert learned("k-NN", "untrained")({}) == ["no run was stored with the verdict"]
     assert late([1.0, 2.0, 3.0]) == 0.5 and late([3.0, 2.0, 1.0]) == 0.0
+    short = {"runs": [{"curve": [0.0, 1.0]}, {}, {"curve": [0.0, 1.0, 1.1]}]}
+    assert flattened()(short) == ["2 of 3 arms were stored without a learning curve: run them again"]
     assert len(all_of(lambda f: ["a"], flattened(), lambda f: ["b"])({"runs": [{"curve": [0.0, 1.0, 1.1]}]})) == 2
 
 
