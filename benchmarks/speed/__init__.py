@@ -23,6 +23,7 @@ from lookalike.core.files import to_plain, write_json
 # Name -> module; add a line for a new benchmark.
 BENCHES = {
     "adapt": "benchmarks.speed.adapt",
+    "bf16": "benchmarks.speed.bf16",
     "carp": "benchmarks.speed.carp",
     "curve": "benchmarks.speed.curve",
     "dmcac": "benchmarks.speed.dmcac",
@@ -46,9 +47,9 @@ BENCHES = {
     "two-jobs": "benchmarks.speed.two_jobs",
 }
 # An hour or so each, and they go on where they were stopped: run by name only.
-LONG = ("curve", "gate", "gate-embedders", "growth", "place", "search-million", "stores")
+LONG = ("bf16", "curve", "gate", "gate-embedders", "growth", "place", "search-million", "stores")
 
-UNTIMED = ("gate", "gate-embedders", "place", "search-real")  # they measure no time, and need no quiet machine
+UNTIMED = ("bf16", "gate", "gate-embedders", "place", "search-real")  # they measure no time, and need no quiet machine
 
 
 @dataclass(frozen=True)

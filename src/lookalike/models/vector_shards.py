@@ -302,9 +302,10 @@ class PlannedTable(Table):
             now = [(status := os.fstat(file.fileno())).st_size, changed_ns(status)]
         if any(a is not None and a != b for a, b in zip(planned, now, strict=True)):
             file.close()
+            path = (self.root or Path()) / self._relative(i)
             raise LookalikeError(
-                f"`{self._opened(i)}` changed after the plan was made: delete `{PLAN}` among the parts, and run the "
-                "same command again."
+                f"`{path}` changed after the plan was made: delete `{PLAN}` among the parts, and run the same command "
+                "again."
             )
         return file
 

@@ -52,7 +52,6 @@ class LoopSetup(Protocol):
     """What the loop takes its steps with: `TrainingSetup`, or the task of an adaptation."""
 
     model: Embedder
-    device: torch.device
     table: Any
     train: np.ndarray
     validation: np.ndarray
@@ -61,6 +60,8 @@ class LoopSetup(Protocol):
     frozen: list[torch.nn.Module]
     parent: str
 
+    @property
+    def device(self) -> torch.device: ...
     @property
     def sampler(self) -> Sampler: ...
     @property

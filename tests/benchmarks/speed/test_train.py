@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.speed import BenchContext, train
+from benchmarks.speed import bf16 as bf16_recall
 from lookalike import training
 from lookalike.data import synthetic
 
@@ -31,18 +32,16 @@ def test_bars_ask_for_what_was_promised(trained, low, good, tmp_path, monkeypatc
     calls = []
 
     def fake(**options):
-        calls.append((options["recipe"], options["seed"], options["settings"]["precision"]))
+        calls.append((options["recipe"], options["seed"]))
         return SimpleNamespace(result=result(trained, low))
 
     monkeypatch.setattr(training, "train", fake)
-    monkeypatch.setattr(train, "_has_bf16", lambda: True)
     monkeypatch.setattr(train, "throughput", lambda home, threads: ({}, []))
     monkeypatch.setattr(train, "checkpoint_reading", lambda home: ({}, 1.01))
     figures, bars = train.run(BenchContext(data=tmp_path))
-    assert calls[:5] == [*(("cub", seed, "f32") for seed in range(3)), ("cars", 0, "f32"), ("cars", 0, "bf16")]
-    assert calls[5:] == [("cars", seed, precision) for seed in (1, 2) for precision in ("f32", "bf16")]
-    assert len(bars) == 3 * 3 + 1 + 1 + 1
-    timed = [bar for bar in bars if any(word in bar.name for word in ("seconds", "checkpoint", "bf16"))]
+    assert calls == [*(("cub", seed) for seed in range(3)), ("cars", 0)]
+    assert len(bars) == 3 * 3 + 1 + 1
+    timed = [bar for bar in bars if any(word in bar.name for word in ("seconds", "checkpoint"))]
     assert all(bar.ok for bar in timed)
     assert all(bar.ok is good for bar in bars if bar not in timed)
     assert [bar.name for bar in bars[:2]] == [
@@ -59,9 +58,8 @@ def test_recall_in_bf16_is_compared_with_the_range_of_float32_runs(bf16, lost, t
     def run(data, recipe, seed, out, *, precision):
         return {"recall@1": {"trained": recall[precision][seed]}}
 
-    monkeypatch.setattr(train, "_run", run)
-    first = {"recall@1": {"trained": 29.0}}
-    figures, actual = train.bf16_recall(tmp_path, tmp_path, first, lambda text: None)
+    monkeypatch.setattr(bf16_recall, "trained", run)
+    figures, actual = bf16_recall.bf16_recall(tmp_path, tmp_path, lambda text: None)
     assert figures == {name: list(values) for name, values in recall.items()} and actual == lost
 
 
