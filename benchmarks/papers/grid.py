@@ -18,6 +18,7 @@ from benchmarks.papers import ClaimContext, Missing, Verdict
 from benchmarks.papers.cells import LIMIT
 from benchmarks.papers.paired import Difference, difference
 from lookalike.core.engine import LocalEngine
+from lookalike.core.progress import plural
 
 Arguments = dict[str, Any]
 LEAST_SEEDS = 3
@@ -137,7 +138,7 @@ def run_grid(
             finished_seeds = [seed for seed in seeds if seed not in lacking]
         jobs = {key: job for key, job in jobs.items() if key not in missing and owners[key][1] in finished_seeds}
     elif missing:
-        context.say(f"{len(missing)} cells to run, each up to {LIMIT // 60} minutes of one thread")
+        context.say(f"{plural(len(missing), 'cell')} to run, each up to {LIMIT // 60} minutes of one thread")
         if prepare is not None:
             prepare(missing)
     results, left, start = GridResults(finished_seeds, requested, measure), set(missing), time.monotonic()

@@ -14,6 +14,7 @@ from benchmarks.papers import ClaimContext
 from benchmarks.papers.grid import GridResults, run_grid, training_run
 from benchmarks.papers.t3ar_protocols import PAPER, SMALL
 from lookalike.core.engine import LocalEngine
+from lookalike.core.progress import plural
 
 LAYOUTS = {"pacs": "pacs", "domainnet126": "domainnet"}
 EXPERT = "efficientnet_lite0"
@@ -103,7 +104,7 @@ def run_cells(context: ClaimContext, cells: list[Cell], seeds: tuple[int, ...]) 
     data = str(context.data)
 
     def prepare_shared(missing: dict[str, dict[str, Any]]) -> None:
-        context.say(f"{len(missing)} runs to do; preparing what they share")
+        context.say(f"{plural(len(missing), 'run')} to do; preparing what they share")
         for part in shared(data, list(missing.values())):
             for key, count in context.jobs.run_many(part, prepare, engine=LocalEngine(context.workers)):
                 context.say(f"  {key}: {count}")

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow
 
 from lookalike.core import folders
 from lookalike.core.errors import LookalikeError
@@ -237,6 +236,8 @@ def select_images(
     Without `include_trained` no image that trained a model is evaluated. Those of the table's split `train` may be
     added `with_train`, to classify by.
     """
+    import pyarrow
+
     from lookalike.data import read_table
 
     known = [known_images(source) for source in sources]
@@ -291,6 +292,8 @@ def default_split(table: Table) -> str | None:
 
 def _labels(table: Table, copies: bool, hint: str) -> tuple[Table, Ints | Bools, list[str]]:
     """The labels and class names; with `copies` the table gets content ids."""
+    import pyarrow
+
     from lookalike.data import audit
     from lookalike.data.readers.columns import hint as column_hint
 

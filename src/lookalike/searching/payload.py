@@ -91,6 +91,8 @@ def is_indexed_file(root: Path, payload: dict[str, Any]) -> bool | None:
     """Return whether a row's file is the one that was indexed, by size and time or by its bytes; None if it is gone."""
     from lookalike.data.scan import changed_ns
 
+    if not payload.get("path"):  # vectors alone
+        return None
     try:
         with open_inside(root, _file_name(payload)) as file:
             status = os.fstat(file.fileno())

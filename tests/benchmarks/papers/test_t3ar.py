@@ -232,8 +232,9 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     cells = [t3ar_runs.Cell("photo", "sketch", retriever="own")]
     cells.append(t3ar_runs.Cell("photo", "sketch", over={"method": "bn"}, pool="none", retriever="own"))
     first = t3ar_runs.run_cells(context, cells[:1], (0,))
-    assert "1 runs to do; preparing what they share" in messages[0]
-    assert [line.split(":")[0].strip() for line in messages[1:-1]] == [
+    assert messages[0].startswith("1 cell to run, each up to 20 minutes")
+    assert messages[1].startswith("1 run to do; preparing what they share")
+    assert [line.split(":")[0].strip() for line in messages[2:-1]] == [
         "views pacs photo",
         "views pacs sketch",
         "pool all",
@@ -242,7 +243,7 @@ def test_what_runs_share_is_made_before_them_and_a_stopped_series_goes_on(
     assert messages[-1].endswith("about 0 min left")
     messages.clear()
     both = t3ar_runs.run_cells(context, cells, (0,))
-    assert messages[0].startswith("1 runs to do"), "the other was finished"
+    assert messages[0].startswith("1 cell to run"), "the other was finished"
     assert both.values(cells[0], "accuracy") == first.values(cells[0], "accuracy")
     context.finished = True
     some = t3ar_runs.run_cells(context, cells, (0, 1))
