@@ -46,10 +46,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
-        slow = [item for item in items if item.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        slow = {item for item in items if item.get_closest_marker("slow") or _beyond_short_form(item)}
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
     items.sort(key=_place)
+
+
+def _beyond_short_form(item: pytest.Item) -> bool:
+    """Slow servers pass the common suite of stores in `make test`; what is built upon a store is tried with others."""
+    store = item.callspec.params.get("any_store") if hasattr(item, "callspec") else None
+    return store in ("milvus", "postgresql in shards") and not item.nodeid.startswith("tests/store/test_common.py")
 
 
 LONGEST = ("tests/test_hostile.py", "tests/test_docs.py", "tests/walks/", "tests/integrations/test_ray.py",

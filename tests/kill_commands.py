@@ -467,7 +467,7 @@ def kill_all(
         kills: How often each command is killed, at places spread over its changes.
         only: Names of commands (default: all).
         at: The one change to kill before.
-        short: Kill each command only twice, at a third and two thirds, and leave out some.
+        short: Kill each command only once, half way, and leave out some.
 
     Returns:
         For each command its number of changes, kills, and failures.
@@ -504,7 +504,7 @@ def kill_all(
             shutil.copytree(template, place, symlinks=True)
             _, count, error = step(place, command.act, 0)
             failures, done = ([{"at": 0, "error": error}] if error else []), 0
-            strikes = [count // 3, 2 * count // 3] if short else spread(count, kills)
+            strikes = [count // 2] if short else spread(count, kills)
             for strike in strikes if at is None else [at]:
                 was_killed, error = kill(command, place, template, strike)
                 done += was_killed
@@ -523,7 +523,7 @@ def kill_all(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--short", action="store_true", help="kill each command only twice, as `make test` does")
+    parser.add_argument("--short", action="store_true", help="kill each command only once, as `make test` does")
     parser.add_argument("--json", action="store_true", help="print all figures as the last line")
     parser.add_argument("--only", action="append", choices=list(COMMANDS))
     parser.add_argument("--at", type=int)

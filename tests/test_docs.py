@@ -75,7 +75,14 @@ def test_generated_reference_pages_name_options_and_settings() -> None:
     assert "| `steps` |" in module.train_settings() and "## `ms`" in module.method_settings()
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if blocks(path)], ids=name)
+LONG = ("docs/how-to/evaluate.md", "docs/how-to/export.md", "docs/how-to/train.md")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (name(path) in LONG)) for path in PAGES if blocks(path)],
+    ids=[name(path) for path in PAGES if blocks(path)],
+)
 def test_commands_in_the_documents_work(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -717,7 +717,7 @@ def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_t
     pytest.fail(f"the estimate is off by {ratios}")
 
 
-@pytest.mark.parametrize("place", ["new", "an empty folder"])
+@pytest.mark.parametrize("place", ["new", pytest.param("an empty folder", marks=pytest.mark.slow)])
 def test_an_early_kill_leaves_a_run_to_resume_or_nothing(
     place: str, classifier: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

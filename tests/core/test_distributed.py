@@ -114,6 +114,7 @@ def test_a_killed_process_ends_the_others(as_users_do):
         distributed.launch(job_killed, 2)
 
 
+@pytest.mark.slow
 def test_children_die_with_their_parent(tmp_path):
     code = (
         f"import sys; sys.path.insert(0, {str(helpers.ROOT)!r})\n"

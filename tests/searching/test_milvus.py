@@ -21,7 +21,7 @@ from lookalike.store import milvus_client
 from tests import helpers, milvus_server
 from tests.searching import fake
 
-pytestmark = pytest.mark.needs("milvus")
+pytestmark = [pytest.mark.needs("milvus"), pytest.mark.slow]
 
 
 def collections(address: str) -> set[str]:

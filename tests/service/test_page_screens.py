@@ -149,6 +149,7 @@ def test_size_of_images_and_undo(screen: Any, made: Any) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("way", ["rtl", "zoom"])
+@pytest.mark.slow
 def test_right_to_left_and_twice_the_size(screen: Any, live: Any, made: Any, way: str) -> None:  # noqa: F811
     fits = "document.documentElement.scrollWidth <= innerWidth"
     if way == "zoom":

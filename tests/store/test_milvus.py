@@ -108,6 +108,7 @@ def clustered(count: int, dim: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("count", "dim"), [(3000, 48), pytest.param(20_000, 384, marks=pytest.mark.slow)], ids=["short", "long"]
 )
+@pytest.mark.slow
 def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, count: int, dim: int) -> None:
     """On queries it never saw, the graph finds what exact search finds, with the same scores."""
     store = create_store(milvus, place, dim)
@@ -138,6 +139,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
 
 
 @needs_milvus
+@pytest.mark.slow
 def test_pages_give_every_row_once(milvus: str, place: str) -> None:
     """Rows in closed segments and in growing ones, some of them written twice, in pages that cut through them."""
     store = create_store(milvus, place, 4)

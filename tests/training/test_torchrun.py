@@ -117,6 +117,7 @@ def test_torchrun_restarts_a_killed_process_and_the_run_ends_with_the_same_bits(
     assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(tmp_path / "whole" / WEIGHTS)
 
 
+@pytest.mark.slow
 def test_a_mistake_ends_every_process_with_one_message(tmp_path):
     done = run_on_two_nodes(tmp_path, "train", tmp_path / "nothing", "--out", tmp_path / "run")
     assert done.returncode != 0

@@ -55,6 +55,7 @@ def visda(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_domainnets_seven_shifts(tmp_path: Path, pool: Path, scale: dict[str, Any]) -> None:
     data = domainnet(tmp_path / "domainnet-126")
     run = t3ar_protocols.protocol(

@@ -298,6 +298,7 @@ FEW_SHOT = {
 }
 
 
+@pytest.mark.slow
 def test_every_row_of_few_shot_adaptation(tmp_path: Path) -> None:
     rows = [row for row in rows_of("oodml") if row.table in ("table-7", "table-8")]
     assert len(rows) == 2 * len(FEW_SHOT_BETA) * (9 + 8)

@@ -54,6 +54,7 @@ def test_recipes_are_what_their_names_say() -> None:
 
 
 @pytest.mark.parametrize("bench", [gate, gate_embedders], ids=["classifiers", "embedders"])
+@pytest.mark.slow
 def test_the_whole_bench_runs_and_goes_on_after_a_stop(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

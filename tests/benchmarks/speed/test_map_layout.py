@@ -12,6 +12,7 @@ from benchmarks.speed import map_layout as bench
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_figures_of_a_small_map(browser: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a browser that is driven already."""
     monkeypatch.setattr(bench, "VISITS", 2)
