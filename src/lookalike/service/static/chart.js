@@ -84,7 +84,10 @@ export function lineChart({ title, series, levels = [] }) {
     const [last] = points.slice(-1);
     if (last) svg.append(svgElement("circle", { cx: px(last[0]), cy: py(last[1]), r: 3.5, class: `tip c${k % 4}` }));
   });
-  const rows = series[0].x.map((x, at) => [String(x), ...series.map((one) => withMinus(one.y[at]?.toPrecision(4) ?? ""))]);
+  const rows = series[0].x.map((x, at) => [
+    String(x),
+    ...series.map((one) => withMinus(one.y[at]?.toPrecision(4) ?? "")),
+  ]);
   return h(
     "figure.charted",
     h(
