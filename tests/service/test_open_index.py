@@ -244,6 +244,18 @@ def logged() -> Iterator[list[logging.LogRecord]]:
     logger.removeHandler(handler)
 
 
+def test_a_model_that_cannot_be_loaded_is_logged_in_one_line(
+    service: Any, logged: list[logging.LogRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise LookalikeError("The model is damaged.")
+
+    monkeypatch.setattr(service.live.encoder, "warm", fails)
+    service.live.warm()
+    (record,) = [record for record in logged if record.getMessage() == "the model could not be loaded"]
+    assert vars(record)["reason"] == "The model is damaged." and record.exc_info is None
+
+
 def test_a_failed_job_says_why(client: Any, service: Any, logged: list[logging.LogRecord]) -> None:
     def fails(job: Any) -> dict[str, Any]:
         raise LookalikeError("The disk is full.")

@@ -16,7 +16,7 @@ import numpy as np
 from lookalike.core.database import user_database, user_rows
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import format_bytes, printable
-from lookalike.core.progress import plural, say
+from lookalike.core.progress import Progress, plural, say
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import KINDS, Group, group_duplicates
 from lookalike.searching.file_moves import Batch, FileToMove, root_key
@@ -217,7 +217,8 @@ def duplicates_in_table(
     inside = [image for image in images if image.id not in files]
     images = _one_per_file([image for image in images if image.id in files], files) + inside
     hidden = dismissed(root)
-    groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
+    with Progress("Comparing", shown=progress):
+        groups = group_duplicates(images, vectors, prefer=prefer, enlarged=partial(is_enlarged, table))
     listed = [group for group in groups if group.id not in hidden]
     result = Duplicates(root, listed, len(images), unreadable, embedded=bool(vectors))
     result.dismissed = len(groups) - len(listed)

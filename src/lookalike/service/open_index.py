@@ -139,7 +139,10 @@ class OpenIndex:
             _ = self.map_data and self.map_data.records
         except Exception:  # only the map is missing then, and requests for it fail
             log.exception("the map could not be read")
-        self.encoder.warm()
+        try:
+            self.encoder.warm()
+        except LookalikeError as error:  # requests that need the model say the same
+            log.warning("the model could not be loaded", extra={"reason": str(error)})
 
     def close(self) -> None:
         """Close the encoder and the index."""
