@@ -22,8 +22,8 @@ from lookalike.core.engine import LocalEngine
 from lookalike.core.files import hash_bytes
 
 HARMFUL, HELPFUL, MIN_COUNT = 0.05, 0.70, 60
-SEEDS = (31,)
-"""Of nine shifts each: 117 adaptations of classifiers and 99 of embedders, half an hour of one thread."""
+SEEDS = (31, 32)
+"""Of nine shifts each: 117 adaptations of classifiers and 99 of embedders, 22 minutes of one thread for each kind."""
 REVISION = 3
 """Of the simulations; raised whenever a cell computes something else. Methods have their own (`Method.revision`)."""
 HARM = ("rate x 30", "entropy alone", "sorted batches", "shuffled labels", "pool of noise", "pool is the target")
