@@ -181,7 +181,8 @@ def test_a_killed_server_loses_nothing_acknowledged(postgres_server: Any, addres
 
 
 @pytest.mark.needs("postgres")
-def test_a_writer_on_another_machine_is_noticed(address: str, tmp_path: Path) -> None:
+def test_a_writer_on_another_machine_is_noticed(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pgvector, "SESSION_END", 0.2)
     place, copy = tmp_path / "store", tmp_path / "copy"
     store = create_store(address, place, DIM)
     copy.mkdir()
@@ -191,6 +192,19 @@ def test_a_writer_on_another_machine_is_noticed(address: str, tmp_path: Path) ->
     PgvectorStore.open(str(copy)).close()
     store.close()
     PgvectorStore.open(str(copy), write=True).close()
+
+
+@pytest.mark.needs("postgres")
+def test_a_session_that_the_server_is_still_ending_is_waited_for(address: str, tmp_path: Path) -> None:
+    """The server notices a closed or killed writer, and releases its lock, maybe after the next open."""
+    place, copy = tmp_path / "store", tmp_path / "copy"
+    store = create_store(address, place, DIM)
+    copy.mkdir()
+    (copy / "store.json").write_bytes((place / "store.json").read_bytes())
+    ending = threading.Timer(0.3, store.close)
+    ending.start()
+    PgvectorStore.open(str(copy), write=True).close()
+    ending.join()
 
 
 @pytest.mark.needs("postgres")

@@ -39,6 +39,7 @@ DEFAULT_WIDTH = 100
 COMPARED = 3000  # selected rows that are compared rather than searched by the graph
 REFUSALS = ("DiskFull", "InsufficientPrivilege", "FeatureNotSupported", "UndefinedFile")
 MAX_MEMORY = 2000  # megabytes of the server for building the graph; beyond, it takes longer
+SESSION_END = 5.0  # seconds that a server may take to end the session of a writer that closed or was killed
 COUNTED = 60.0  # seconds for which a filter's count decides on the plan
 HEAD = 256  # bytes of a text that are indexed
 PARAMETERS = {"host", "sslmode", "sslrootcert", "sslcert", "sslkey", "connect_timeout"}
@@ -421,8 +422,11 @@ def _locked(place: str, connections: Connections, table: str) -> Iterator[None]:
         connection = connections.connect()
         try:
             connection.autocommit = True
-            if not connection.execute("SELECT pg_try_advisory_lock(%s)", (_number(_name(table)),)).fetchone()[0]:
-                raise Locked(f"The store `{place}`: another process on another machine is writing to it.")
+            deadline = time.monotonic() + SESSION_END
+            while not connection.execute("SELECT pg_try_advisory_lock(%s)", (_number(_name(table)),)).fetchone()[0]:
+                if time.monotonic() > deadline:
+                    raise Locked(f"The store `{place}`: another process on another machine is writing to it.")
+                time.sleep(0.05)
             yield
         finally:
             connection.close()
