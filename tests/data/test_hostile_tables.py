@@ -122,6 +122,14 @@ def test_depth_bombs_and_damaged_json_beside_an_image(tmp_path: Path, content: b
     refused(path, "a.json", "JSON")
 
 
+@pytest.mark.parametrize("line", ['{"path":' + "[" * 100_000 + "]" * 100_000 + "}", '{"a":' * 20_000, "7", '{"path":'])
+def test_depth_bombs_and_damaged_lines_of_json(tmp_path: Path, line: str) -> None:
+    (tmp_path / "t.jsonl").write_text(f'{{"path": "a.jpg", "about": {{"a": [1]}}}}\n\n{line}\n')
+    refused(tmp_path / "t.jsonl", "Line 3 of", "not a JSON object, or nested too deeply")
+    (tmp_path / "metadata.jsonl").write_text(line)
+    assert len(read_table(tmp_path)) == 1  # a folder of images beside what is no table
+
+
 def test_a_huge_file_beside_an_image_is_not_read(tmp_path: Path) -> None:
     image = (tmp_path / "a.jpg").read_bytes()
     refused(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.txt": bytes(17_000_000)}), "larger than 16.0 MB")
@@ -153,6 +161,8 @@ def test_odd_values_beside_an_image_are_stored_as_text(tmp_path: Path) -> None:
     facts = b'{"label":"\\ud800","number":' + b"9" * 30 + b"}"
     table = read_table(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.json": facts}))
     assert table.column("number").tolist() == ["9" * 30] and len(table.labels()[1]) == 1
+    for nothing in (b'{"label": NaN}', b"null", b"NaN"):
+        assert not read_table(make_tar(tmp_path / "t.tar", {"a.jpg": image, "a.json": nothing})).has("label")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="paths have other limits")

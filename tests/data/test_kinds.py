@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 from tests.data.kinds import CLASSES, IN_MEMORY, MAKERS, arrow_table, make_photos, rows_of
 from tests.helpers import ROOT
 
@@ -122,7 +123,6 @@ def test_duplicates_are_found_inside_tables(photos: Path, tmp_path: Path) -> Non
 
 def test_lists_and_frames_hold_paths_images_or_arrays(photos: Path) -> None:
     import pandas
-    from PIL import Image
 
     files = [file for file, _ in rows_of(photos)]
     labels = [label for _, label in rows_of(photos)]
@@ -318,7 +318,66 @@ def test_rows_without_an_image_are_left_out(photos: Path, tmp_path: Path, capsys
     for compression in ("none", "zstd"):
         pq.write_table(table.set_column(0, "jpg", pa.array(images)), tmp_path / "t.parquet", compression=compression)
         assert len(read_table(tmp_path / "t.parquet")) == 23
-        assert "1 rows of" in capsys.readouterr().err
+        assert "1 row without an image in" in capsys.readouterr().err
+
+
+def test_a_data_set_of_gray_transparent_and_missing_images_and_missing_labels(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    images = [Image.new(mode, (8, 8)) for mode in ("RGB", "L", "RGBA", "LA")]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee"])})
+    columns = {"image": [*images, None], "label": [0, None, 1, 1, 0]}
+    made = datasets.Dataset.from_dict(columns, features=features)
+    made.to_parquet(tmp_path / "t.parquet")
+    for source in (made, tmp_path / "t.parquet"):
+        table = read_table(source)
+        assert table.column("label").tolist() == ["ant", None, "bee", "bee"]
+        assert [decode(table.open_bytes(i)).shape for i in range(4)] == [(8, 8, 3)] * 4
+        assert "1 row without an image in" in capsys.readouterr().err
+
+
+def test_lists_of_class_labels_are_read_by_their_names(tmp_path: Path) -> None:
+    import datasets
+
+    kind = datasets.Sequence(datasets.ClassLabel(names=["ant", "bee", "cow"]))
+    features = datasets.Features({"image": datasets.Image(), "tags": kind})
+    columns = {"image": [Image.new("RGB", (8, 8))] * 4, "tags": [[0, 2], [1], [], None]}
+    made = datasets.Dataset.from_dict(columns, features=features)
+    made.to_parquet(tmp_path / "t.parquet")
+    for source in (made, tmp_path / "t.parquet"):
+        matrix, names = read_table(source).label_matrix()
+        assert names == ["ant", "bee", "cow"] and matrix.astype(int).tolist() == [
+            [1, 0, 1],
+            [0, 1, 0],
+            [0] * 3,
+            [0] * 3,
+        ]
+
+
+def test_series_and_missing_labels_of_several_kinds(photos: Path) -> None:
+    import pandas
+    import polars
+
+    files = [str(file) for file, _ in rows_of(photos)][:4]
+    for series in (pandas.Series(files), polars.Series(files)):
+        assert len(read_table(series)) == 4
+    labels = ["a", None, float("nan"), "b"]
+    assert read_table(files, labels=labels).column("label").tolist() == ["a", None, None, "b"]
+    assert Table.from_columns({"path": files, "label": labels}, name="t").labels()[0].tolist() == [0, -1, -1, 1]
+    with pytest.raises(LookalikeError, match=r"column `label` cannot be read"):
+        read_table({"path": files, "label": ["a", 1, "b", 2]})
+
+
+def test_several_columns_of_images_are_named(tmp_path: Path) -> None:
+    table = pa.table({"left": [b"x"], "right": [b"y"], "label": ["a"]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    for source in (table, tmp_path / "t.parquet"):
+        with pytest.raises(LookalikeError, match=r"several columns of images \(left, right\): --image-column left"):
+            read_table(source)
+    with pytest.raises(LookalikeError, match="column `image` cannot be read"):
+        read_table({"image": [[[1, 2]]], "label": ["a"]})
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

@@ -236,6 +236,16 @@ def test_nan_among_texts_is_no_label():
     assert result.query_index.tolist() == [0, 1, 2, 5]
 
 
+def test_missing_labels_of_pandas_and_large_unsigned_numbers():
+    import pandas
+
+    rows = unit_rows(np.random.default_rng(0), 4, 4)
+    for labels in (pandas.array(["a", pandas.NA, "a", "b"], dtype="string"), pandas.Categorical(["a", None, "a", "b"])):
+        assert retrieval_metrics(rows, labels).query_index.tolist() == [0, 2]
+    hashes = np.array([2**63, 2**63 + 1, 2**63, 2**63 + 1], np.uint64)
+    assert retrieval_metrics(rows, hashes).query_index.tolist() == [0, 1, 2, 3]
+
+
 def test_both_spellings_of_an_accented_letter_are_one_class():
     rows = unit_rows(np.random.default_rng(0), 4, 4)
     result = retrieval_metrics(rows, ["M\u00f6we", "Mo\u0308we", "Gans", "Gans"])

@@ -61,7 +61,8 @@ def as_array(name: str, values: Any, *, like: str = "") -> pa.Array | pa.Chunked
     typed = like or name
     try:
         if not isinstance(values, (pa.Array, pa.ChunkedArray)):
-            values = pa.array(values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values)
+            plain = values.tolist() if isinstance(values, np.ndarray) and values.dtype == object else values
+            values = pa.array(plain, from_pandas=True)  # NaN among texts is no label
         dtype = TYPES.get(typed)
         if typed == "label":
             dtype = pa.list_(pa.string()) if pa.types.is_list(values.type) else pa.string()

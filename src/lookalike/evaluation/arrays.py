@@ -61,10 +61,11 @@ def as_codes(labels: Any, count: int, what: str = "labels") -> Ints:
     values = _as_array(labels)
     if values.shape != (count,):
         raise LookalikeError(f"There are {count:,} rows but {what} of shape {values.shape}: one is needed for each.")
-    if values.dtype.kind in "iub":
+    if values.dtype.kind in "ib" or (values.dtype.kind == "u" and values.max(initial=0) < 2**63):
         codes = values.astype(np.int64)
         return np.where(codes < 0, -1, codes)
-    missing = np.array([v is None or v != v for v in values.tolist()], dtype=bool)
+    # NaN, NaT and pandas.NA: what does not equal itself
+    missing = np.array([v is None or str(v == v) != "True" for v in values.tolist()], dtype=bool)
     codes = np.full(count, -1, dtype=np.int64)
     if not missing.all():
         names = values[~missing].astype(str)

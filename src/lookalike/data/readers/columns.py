@@ -110,8 +110,9 @@ def class_names(arrow_metadata: dict[bytes, bytes] | None) -> dict[str, list[str
     """Return the class names by column that `datasets` writes into the metadata of a schema."""
     try:
         features = json.loads((arrow_metadata or {})[b"huggingface"])["info"]["features"]
-        pairs = ((name, about.get("names")) for name, about in features.items() if about.get("_type") == "ClassLabel")
-        return {name: list(map(str, names)) for name, names in pairs if isinstance(names, list)}
+        inner = {name: about.get("feature", about) for name, about in features.items()}  # of a list, what it holds
+        pairs = ((name, about.get("names")) for name, about in inner.items() if about.get("_type") == "ClassLabel")
+        return {name: list(map(str, names)) for name, names in pairs if names and isinstance(names, list)}
     except (LookupError, ValueError, TypeError, AttributeError, RecursionError):
         return {}
 
@@ -126,17 +127,27 @@ def plain(values: Any) -> Any:
     return values.cast(pa.string()) if str(kind) in TEXTS else values
 
 
-def named(arrow: pa.Table, classes: dict[str, list[str]]) -> pa.Table:
+def named(arrow: pa.Table) -> pa.Table:
     """Return the columns in plain types, with class names in place of the numbers that stand for them."""
-    columns = {}
+    columns, classes = {}, class_names(arrow.schema.metadata)
     for place, field in enumerate(arrow.schema):
         values = plain(arrow.column(place))
-        if field.name in classes and pa.types.is_integer(values.type):
-            names = pa.array(classes[field.name], pa.string())
-            inside = pc.and_(pc.greater_equal(values, 0), pc.less(values, len(names)))  # −1 is no label
-            values = names.take(pc.if_else(inside, values, pa.scalar(None, values.type)).combine_chunks())
+        names = dict(enumerate(classes.get(field.name, ())))  # −1 is no label
+        if names and pa.types.is_integer(values.type):
+            values = pa.array(map(names.get, values.to_pylist()), pa.string())
+        elif names and is_list_of_labels(values.type):
+            rows = (row and [names[code] for code in row if code in names] for row in values.to_pylist())
+            values = pa.array(rows, pa.list_(pa.string()))
         columns[field.name.strip()] = values
     return pa.table(columns)
+
+
+def with_class_labels(columns: ColumnMap, arrow: pa.Table) -> ColumnMap:
+    """Return the mapping with the only column of class names as labels, unless one is mapped or called so."""
+    classes = [*class_names(arrow.schema.metadata)]
+    if columns.label is None and len(classes) == 1 and not {*NAMES["label"]} & {*arrow.column_names}:
+        return dataclasses.replace(columns, label=classes[0])
+    return columns
 
 
 def holds_bytes(kind: pa.DataType) -> bool:
@@ -155,8 +166,9 @@ def image_column(schema: pa.Schema, columns: ColumnMap, where: str) -> str | Non
     known = [name for name in (*NAMES["path"], "bytes", *KINDS) if name in schema.names]
     if len(structs) == 1:
         return structs[0]
-    first = next((name for name in known if name in blobs), known[0] if known else None)
-    return first if first is not None or len(blobs) != 1 else blobs[0]
+    if not known and len(blobs) > 1:
+        raise LookalikeError(f"`{where}` has several columns of images ({listed(blobs)}): --image-column {blobs[0]}.")
+    return next((name for name in known if name in blobs), None) or next(iter([*known, *blobs]), None)
 
 
 def require(column: str, names: Iterable[str], where: str) -> str:

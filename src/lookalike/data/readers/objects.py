@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_bytes, read_bytes
 from lookalike.core.progress import Progress
 from lookalike.data.readers.base import Columns, locate
-from lookalike.data.readers.columns import ColumnMap, class_names, holds_bytes, image_column, named
-from lookalike.data.readers.table_files import our_columns, row_paths
+from lookalike.data.readers.columns import ColumnMap, holds_bytes, image_column, named, with_class_labels
+from lookalike.data.readers.table_files import left_out, our_columns, row_paths
 from lookalike.data.table import as_array, check_width
 
 _ONE_AT_A_TIME = threading.Lock()  # nothing is known of how safe such an object is among threads
@@ -84,6 +84,7 @@ def read_object(source: Any, columns: ColumnMap, labels: Any = None, *, progress
     source = source if labels is None else (source, labels)
     if kind.startswith("datasets."):
         return _read_datasets(source, columns)
+    source = source.to_list() if hasattr(source, "to_list") else source  # a series
     if hasattr(source, "__arrow_c_stream__") or isinstance(source, Mapping):
         return _read_arrow(_to_arrow(source), columns, kind.partition(".")[0])
     if isinstance(source, (list, tuple, np.ndarray)):
@@ -102,12 +103,16 @@ def _to_arrow(source: Any) -> pa.Table:
             with contextlib.suppress(pa.ArrowException):  # a column of pandas may hold objects, as paths
                 arrow = pa.table(source.to_arrow() if hasattr(source, "to_arrow") else source)
                 return arrow.select([name for name in arrow.column_names if not name.startswith("__index_level_")])
-        return pa.table({str(name): pa.array(list(map(_plain, values))) for name, values in source.items()})
+        return pa.table({str(name): _values(str(name), values) for name, values in source.items()})
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise LookalikeError(
             f"The frame cannot be read ({str(error).partition(chr(10))[0]}): its images are paths, encoded bytes, PIL "
             "images or arrays."
         ) from None
+
+
+def _values(name: str, values: Any) -> pa.Array:
+    return as_array(name, list(map(_plain, values)), like="value")
 
 
 def _plain(value: Any) -> Any:
@@ -150,12 +155,11 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     if values is not None and pa.types.is_struct(values.type) and values.type.get_field_index("bytes") >= 0:
         if values.type.get_field_index("path") >= 0:
             names = as_array("path", pc.struct_field(values, "path")).to_pylist()
-        inside = [chunk.field("bytes") for chunk in values.chunks]
-        values = pa.chunked_array(inside, values.type.field("bytes").type)
+        values = pc.struct_field(values, "bytes")
         if values.null_count == len(values):
             values = pa.chunked_array([pa.array(names, pa.string())])
     plain = [f.name for f in arrow.schema if not (pa.types.is_struct(f.type) or holds_bytes(f.type) or f.name == image)]
-    rest = named(arrow.select(plain), class_names(arrow.schema.metadata))
+    rest = named(arrow.select(plain))
     if values is None or not holds_bytes(values.type):
         if values is not None:  # `append_column` would fail beside no other column
             rest = pa.table([*rest.columns, values], [*rest.column_names, image])
@@ -167,7 +171,7 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     own = {"path": row_paths(where, names), "item": np.arange(len(arrow)), "digest": pa.array(marks, pa.string())}
     out = pa.table({**own, **dict(zip(rest.column_names, rest.columns, strict=True))}).take(present)
     lost = len(arrow) - len(out)
-    notes = {"warnings": [f"{lost:,} rows of `{where}` hold no image."]} if lost else {}
+    notes = {"warnings": [left_out(lost, where)]} if lost else {}
     return Path.cwd(), our_columns(out, columns, where, located=True), notes, ArrowImages(values)
 
 
@@ -178,8 +182,6 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
         raise LookalikeError("The `DatasetDict` holds no data sets.")
     if any("Iterable" in type(part).__name__ for part in parts.values()):
         raise LookalikeError("A streamed data set cannot be read row by row: load it without `streaming=True`.")
-    features = next(iter(parts.values())).features
-    classes = [name for name, kind in features.items() if type(kind).__name__ == "ClassLabel"]
     tables, orders = [], []
     marks: list[str] = []
     for split, part in parts.items():
@@ -191,9 +193,7 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
         marks += [f"{part._fingerprint}:{i}" for i in range(len(table))]
         tables.append(table)
     whole = pa.concat_tables(tables, promote_options="permissive").replace_schema_metadata(tables[0].schema.metadata)
-    if columns.label is None and len(classes) == 1:
-        columns = replace(columns, label=classes[0])
-    root, fields, notes, images = _read_arrow(whole, columns, "dataset", marks)
+    root, fields, notes, images = _read_arrow(whole, with_class_labels(columns, whole), "dataset", marks)
     rows, order = pa.table(fields), np.concatenate(orders)
     if images is not None:  # rows without an image were left out
         place = np.full(len(marks), -1)

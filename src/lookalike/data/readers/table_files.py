@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -14,18 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
-import pyarrow.json as arrow_json
 import pyarrow.parquet as pq
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.progress import track
 from lookalike.data.parquet_images import leaf, locate_images, other_columns
-from lookalike.data.readers.base import SPLITS, Columns, files_of_shards, from_rows, lines, split_in_name
+from lookalike.data.readers.base import SPLITS, Columns, files_of_shards, from_rows, lines, open_text, split_in_name
 from lookalike.data.readers.columns import (
     NAMES,
     OWN,
     ColumnMap,
-    class_names,
     guess,
     holds_bytes,
     image_column,
@@ -33,6 +32,7 @@ from lookalike.data.readers.columns import (
     named,
     plain,
     require,
+    with_class_labels,
 )
 from lookalike.data.scan import changed_ns, kind_of, readable_name
 from lookalike.data.table import BOX, TYPES, as_array, check_width, is_saved_table, read_parquet
@@ -73,11 +73,9 @@ def read_parquet_files(
             missing += without
             if "shard" not in part.column_names:
                 columns = dataclasses.replace(columns, image=image)
-        part = named(part, class_names(schema.metadata)).replace_schema_metadata(None)
-        single = [name for name, names in class_names(schema.metadata).items() if names]
-        if columns.label is None and len(single) == 1 and not {*NAMES["label"]} & {*part.column_names}:
-            columns = dataclasses.replace(columns, label=single[0])
-        parts.append(part)
+        part = part.replace_schema_metadata(schema.metadata)
+        columns = with_class_labels(columns, part)
+        parts.append(named(part))
     try:
         arrow = pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:
@@ -86,7 +84,7 @@ def read_parquet_files(
             "name one of them, or a folder of its own."
         ) from None
     if missing:
-        notes["warnings"] = [f"{missing:,} rows of `{files[0] if len(files) == 1 else root}` hold no image."]
+        notes["warnings"] = [left_out(missing, files[0] if len(files) == 1 else root)]
     inside = "shard" in arrow.column_names
     return root, our_columns(arrow, columns, str(files[0]), located=inside), notes
 
@@ -164,6 +162,12 @@ def _with_places(part: pa.Table, file: Path, root: Path, image: str, column: str
     return pa.table({**places, **own}).take(present), len(rows) - len(present)
 
 
+def left_out(count: int, where: object) -> str:
+    """Return a sentence on rows without an image."""
+    noun, verb = ("row", "is") if count == 1 else ("rows", "are")
+    return f"{count:,} {noun} without an image in `{where}` {verb} left out."
+
+
 def row_paths(where: str, names: Sequence[str | None]) -> pa.Array:
     """Return a path for every row of a file or frame: its number, and the name that the image had."""
     lasts = (f"/{readable_name(name.replace(chr(92), '/').rpartition('/')[2])}" if name else "" for name in names)
@@ -182,6 +186,7 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
     check_width(arrow.num_columns, where)
     out: Columns = dict(zip((name.strip() for name in arrow.column_names), arrow.columns, strict=True))
     mapped = {"label": columns.label, "split": columns.split} | ({} if located else {"path": columns.image})
+    image = "path"
     for ours, names in NAMES.items():
         if (theirs := mapped.get(ours)) is not None:
             require(theirs, out, where)
@@ -191,6 +196,7 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
             if ours in out:
                 out[f"input_{ours}"] = out.pop(ours)
             out = {ours if name == theirs else name: values for name, values in out.items()}
+            image = theirs if ours == "path" else image
     if "path" not in out:
         likely = guess(arrow).get("image")
         seems = f"; `{likely}` looks like images: --image-column {likely}" if likely else ""
@@ -199,7 +205,7 @@ def our_columns(arrow: pa.Table, columns: ColumnMap, where: str, *, located: boo
         raise LookalikeError(f"`{where}` is a table without rows.")
     if not located:
         out = {f"input_{name}" if name in OWN else name: values for name, values in out.items()}
-    paths = as_array("path", out["path"])
+    paths = as_array(image, out["path"], like="path")
     if paths.null_count:
         raise LookalikeError(f"`{where}` has {paths.null_count:,} rows without a path.")
     out["path"] = paths if located else paths.to_pylist()
@@ -220,11 +226,11 @@ def has_paths(path: Path) -> bool:
             if any(holds_bytes(field.type) for field in schema):
                 return True
         elif path.suffix == ".jsonl":
-            names = _read_jsonl(path).column_names
+            names = [*_json_row(next(lines(path), ""))]
         else:
             head, delimiter = _head(path)
             names = next(csv.reader([head], delimiter=delimiter), [])
-    except (LookalikeError, pa.ArrowException, UnicodeError):
+    except (LookalikeError, pa.ArrowException, ValueError, RecursionError):
         return False
     return any(name.strip() in NAMES["path"] for name in names)
 
@@ -240,15 +246,31 @@ def _head(path: Path) -> tuple[str, str]:
 
 
 def _read_jsonl(path: Path) -> pa.Table:
-    try:
-        with path.open("rb") as file:
-            table = arrow_json.read_json(file)
-        table.validate(full=True), table.column_names
-        return table
-    except (pa.ArrowException, UnicodeError) as error:
-        raise LookalikeError(
-            f"`{path}` does not hold JSON lines: {str(error).splitlines()[0][:300].rstrip('.')}."
-        ) from None
+    """Read JSON lines; not by Arrow, whose reader crashes at values that are nested deeply."""
+    rows: list[dict[str, Any]] = []
+    with open_text(path) as file:
+        for number, line in enumerate(file, 1):
+            try:
+                rows += [_json_row(line)] if line.strip() else []
+            except (ValueError, RecursionError):
+                message = f"Line {number:,} of `{path}` is not a JSON object, or nested too deeply."
+                raise LookalikeError(message) from None
+    names = dict.fromkeys(name for row in rows for name in row)
+    check_width(len(names), path)
+    return pa.table({name: as_array(name, [row.get(name) for row in rows], like="value") for name in names})
+
+
+def _json_row(line: str) -> dict[str, Any]:
+    """The fields of a JSON object that hold single values or lists of them."""
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError("not an object")
+    return {name: value for name, value in row.items() if not _is_nested(value)}
+
+
+def _is_nested(value: Any) -> bool:
+    values = value if isinstance(value, list) else [value]
+    return any(isinstance(one, (dict, list)) for one in values)
 
 
 def _read_csv(path: Path, columns: ColumnMap) -> pa.Table:

@@ -99,10 +99,10 @@ def _facts(ending: str, data: bytes, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise LookalikeError(f"`{where}` is not JSON, or nested too deeply.") from None
     if not isinstance(document, dict):
-        return {"label": str(document)}
+        document = {"label": document}
     out: dict[str, Any] = {}
     for name, value in document.items():
-        if not isinstance(value, (str, int, float)):
+        if not isinstance(value, (str, int, float)) or value != value:  # NaN is no value
             continue
         if isinstance(value, str):
             value = printable(value)
