@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from tests.helpers import make_images
 
 import lookalike
 from lookalike.cli.output import significant
+
+SETTINGS = ("head.embedding_dim=8", "sampler.classes_per_batch=2", "sampler.images_per_class=2", "views.num_cached=1")
+SMALL = [word for setting in SETTINGS for word in ("--set", setting)]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory):
     import torch
 
     torch.manual_seed(0)
-    path = tmp_path_factory.mktemp("models") / "eye"
+    path = tmp_path_factory.mktemp("models") / "tiny"
     lookalike.Embedder.from_pretrained("test_resnet", weights="random", size=32).save_pretrained(path)
     return path
 
@@ -99,32 +103,8 @@ def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, bi
     result = cli("shift", "splits", birds, "--model", tiny, "--count", 4, "--json", "--out", tmp_path / "s.json").json
     usual = result["default"]
     others = [split["id"] for split in result["splits"] if split["id"] != usual]
-    small = [
-        w
-        for s in (
-            "head.embedding_dim=8",
-            "sampler.classes_per_batch=2",
-            "sampler.images_per_class=2",
-            "views.num_cached=1",
-        )
-        for w in ("--set", s)
-    ]
-    words = [
-        "shift",
-        "run",
-        birds,
-        "--models",
-        tiny,
-        "--methods",
-        "ms",
-        "--seeds",
-        1,
-        "--steps",
-        2,
-        "--processes",
-        1,
-    ]
-    words += [*small, "--no-report", "--transfer", birds]
+    words = ["shift", "run", birds, "--models", tiny, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
+    words += [*SMALL, "--no-report", "--transfer", birds]
     message = f"Nothing is measured on `birds`: transfer uses the models of the usual split, number {usual}"
     inputs = ["--splits", tmp_path / "s.json", "--only"]
     left_out = cli(*words, *inputs, ",".join(map(str, others)), "--out", tmp_path / "a")
@@ -134,3 +114,12 @@ def test_transfer_without_the_usual_split_is_reported_to_measure_nothing(cli, bi
     assert "Nothing is measured" not in stored.err and stored.json["transfer"]
     made = cli(*words, "--count", 4, "--only", ",".join(map(str, others)), "--out", tmp_path / "c", "--json")
     assert made.err.count(message) == 1 and not made.json["transfer"]
+
+
+def test_a_dry_run_prints_the_time_of_every_stage_and_writes_nothing(cli, birds, tiny, tmp_path):
+    words = ["shift", "run", birds, "--models", tiny, "--methods", "ms", "--seeds", 1, "--steps", 2, "--processes", 1]
+    answer = cli(*words, *SMALL, "--dry-run", "--out", tmp_path / "run")
+    assert answer.code == 0, answer.err
+    assert re.search(r"time +about \d+ s: splits \d+ s, features \d+ s, runs \d+ s, report \d+ s\n", answer.out)
+    assert not (tmp_path / "run").exists()
+    assert set(cli(*words, *SMALL, "--dry-run", "--json").json["seconds"]) == {"splits", "features", "runs", "report"}

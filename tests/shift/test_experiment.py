@@ -9,6 +9,7 @@ import pytest
 from tests.shift.conftest import SMALL
 
 from lookalike import methods, shift
+from lookalike.core import folders
 from lookalike.core.engine import Outcome
 from lookalike.core.errors import LookalikeError
 from lookalike.core.interrupts import Stopped
@@ -105,6 +106,22 @@ def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, mo
         assert {k: a[k] for k in ("recall@1", "map@1000", "best_step")} == {
             k: b[k] for k in ("recall@1", "map@1000", "best_step")
         }
+
+
+def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(images, tiny, tmp_path, capsys):
+    ratios, stages = [], ["splits", "features", "runs", "report"]
+    for attempt in range(3):  # another program may take the processor in between
+        with folders.temporary_cache():
+            plan = go(images, tiny, tmp_path / "unused", seeds=1, steps=30, dry_run=True)
+        assert not (tmp_path / "unused").exists() and list(plan.seconds) == stages
+        assert all(f"{name} " in plan.facts["time"] for name in stages) and plan.facts["images"] == "kinds, 144 images"
+        with folders.temporary_cache():
+            run = go(images, tiny, tmp_path / str(attempt), seeds=1, steps=30)
+        assert "This will take about " in capsys.readouterr().err and list(run.result["seconds"]) == stages
+        ratios.append(sum(plan.seconds.values()) / sum(run.result["seconds"].values()))
+        if 0.5 <= ratios[-1] <= 2:
+            return
+    pytest.fail(f"the estimate is off by {ratios}")
 
 
 def test_the_step_is_never_chosen_on_the_test_classes(images, tiny, tmp_path, monkeypatch):

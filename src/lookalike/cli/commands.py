@@ -290,6 +290,8 @@ def _shift_run(function: Callable[..., Any], options: Options) -> Answer:
     if options.get("splits") and options.get("transfer"):  # before the hours it takes
         _warn_of_transfer(SplitSet.load(options["splits"]), options.get("only", ()), options["transfer"])
     done = function(**options)
+    if options.get(DRY_RUN):
+        return Answer(done, str(done).splitlines(), always=True)
     made = SplitSet.load(done.path / "splits.json")
     if done.config["splits"] is None:
         _warn_of_fewer(made, done.config["count"])

@@ -91,7 +91,7 @@ def find(name: str) -> type[Method]:
         >>> find("xbm").__name__
         'XBM'
     """
-    if name not in _HIDDEN:
+    if name not in BUILT_IN and name not in _HIDDEN:  # names of other packages cost a search for them
         choose(name, names(), "a training method")
     if name in _REGISTERED:
         return _REGISTERED[name]

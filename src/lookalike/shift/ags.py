@@ -98,7 +98,8 @@ def score(rows: Rows, method: str, measure: str, *, seed: int = 0) -> dict[str, 
     rng = numpy_rng(seed, "ags", method, measure)
     drawn = np.stack([v[rng.integers(len(v), size=(DRAWS, len(v)))].mean(axis=1) for v in values], axis=1)
     value = ags(fids, [float(v.mean()) for v in values])
-    low, high = np.quantile([ags(fids, row) for row in drawn], [0.025, 0.975])
+    areas = np.trapezoid(drawn, fids, axis=1) / (fids[-1] - fids[0])
+    low, high = np.quantile(areas, [0.025, 0.975])
     by_seed = np.array([ags(fids, [v[k] for v in values]) for k in range(min(map(len, values)))])
     t = t_interval(by_seed)
     bounds = {"low": float(min(low, value)), "high": float(max(high, value)), "t_low": t.low, "t_high": t.high}
@@ -176,24 +177,29 @@ def correlations(rows: Rows, measure: str, *, seed: int = 0) -> dict[str, dict[s
     rows = [row for row in rows if row.get("structure")]
     if len(rows) < 4:
         return {}
+    names = [name for name in rows[0]["structure"] if all(name in row["structure"] for row in rows)]
+    values = np.array([[row[measure], *(row["structure"][name] for name in names)] for row in rows], np.float64)
     groups = np.array([row["split"] for row in rows])
-    target = np.array([row[measure] for row in rows])
     splits = np.unique(groups)
     drawn = numpy_rng(seed, "correlations").choice(splits, size=(500, len(splits)))
     members = {split: np.flatnonzero(groups == split) for split in splits}
-    out = {}
-    for name in (name for name in rows[0]["structure"] if all(name in row["structure"] for row in rows)):
-        values = np.array([row["structure"][name] for row in rows], np.float64)
-        samples = (np.concatenate([members[split] for split in draw]) for draw in drawn)
-        low, high = np.quantile([spearman(values[index], target[index]) for index in samples], [0.025, 0.975])
-        out[name] = {"rho": spearman(values, target), "low": float(low), "high": float(high)}
-    return out
+    samples = [rank_correlations(values[np.concatenate([members[split] for split in draw])]) for draw in drawn]
+    low, high = np.quantile(samples, [0.025, 0.975], axis=0)
+    columns = zip(names, rank_correlations(values), low, high, strict=True)
+    return {name: {"rho": float(rho), "low": float(a), "high": float(b)} for name, rho, a, b in columns}
 
 
 def spearman(a: Any, b: Any) -> float:
     """Spearman's rank correlation; 0 where one side is constant."""
+    return float(rank_correlations(np.column_stack([a, b]))[0])
+
+
+def rank_correlations(values: np.ndarray) -> np.ndarray:
+    """Spearman's rank correlation of the first column with every other one; 0 where one side is constant."""
     from scipy import stats
 
-    if len(np.unique(a)) < 2 or len(np.unique(b)) < 2:
-        return 0.0
-    return float(stats.spearmanr(a, b).statistic)
+    ranks = stats.rankdata(values, axis=0)
+    ranks -= ranks.mean(axis=0)
+    norms = np.linalg.norm(ranks, axis=0)
+    products = norms[0] * norms[1:]
+    return np.divide(ranks[:, 0] @ ranks[:, 1:], products, out=np.zeros(len(products)), where=products > 0)

@@ -202,6 +202,18 @@ def random_orders(
     return out
 
 
+def removal_steps(size: int) -> tuple[int, int]:
+    """Classes of a side that a step removes, and the number of such steps, for sides of `size` classes."""
+    per_step = max(1, round(size / REMOVALS))
+    return per_step, round(size * REMOVED / per_step)
+
+
+def swap_states(size: int) -> int:
+    """Number of FIDs of a whole sequence, for sides of `size` classes."""
+    swaps_ = size // max(1, round(size / ROUNDS))
+    return 1 + min(EASIER_STEPS, swaps_) + min(SWAP_STEPS, swaps_) + (1 + DRAWS) * removal_steps(size)[1]
+
+
 def swap_sequence(
     class_fid: ClassFID,
     names: Sequence[str],
@@ -244,8 +256,7 @@ def swap_sequence(
     easy, hard = fids[: len(easy_sides)], fids[len(easy_sides) :]
     end = plateau(hard, PATIENCE)
     last = harder[end]
-    per_removal = max(1, round(size / REMOVALS))
-    count = round(size * REMOVED / per_removal)
+    per_removal, count = removal_steps(size)
     if removal == "authors":
         with Progress("Removals by the authors' rule", shown=progress) as bar:
 

@@ -5,8 +5,11 @@ Images, splits and finished jobs are stored in the run folder, so that a stopped
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from lookalike.shift.make_splits import make_splits
 from lookalike.shift.split_set import Split, SplitSet
 from lookalike.shift.trials import FROZEN, trial
 from lookalike.training import recipe as recipes
+from lookalike.training.estimate import Plan, Stages, describe_stages, duration
 from lookalike.training.settings import TrainSettings, resolve
 from lookalike.training.setup import starting_model
 
@@ -142,10 +146,7 @@ class Experiment:
                     about = {"method": method, "model": model, "split": split.id, "fid": split.fid, "seed": seed}
                     descriptions[key], jobs[key] = about, dict(arguments(method, split, settings))
         stored = Jobs(self.run.path / "jobs")
-        steps = self.settings(table).steps
-        progress.say(
-            f"{progress.plural(len(jobs), 'run')} of {steps:,} steps at most; the time left is shown once one is done."
-        )
+        progress.say(f"{progress.plural(len(jobs), 'run')} of {self.settings(table).steps:,} steps at most.")
         with progress.Progress("Runs", len(jobs)) as bar:
             for key, result in stored.run_many(jobs, function, engine=engine):
                 bar.advance(note=key)
@@ -174,9 +175,9 @@ def trial_settings(
     The recipe is the same for all methods; over it lie the authors' constants for the method and the data set, and the
     user's settings. Settings under a method's name (``s2sd.feature_weight=0``) apply to that method alone.
     """
-    settings = settings or {}
+    settings, known = settings or {}, methods.names()
     own = {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(layout, {}).get(method, {})}}
-    common = {key: value for key, value in settings.items() if key not in methods.names()}
+    common = {key: value for key, value in settings.items() if key not in known}
     of_method = {"method": settings[method]} if method in settings else {}
     name, _, weights = model.partition("=")
     base = {key: value for key, value in recipes.load(recipe).items() if key != "method"}
@@ -213,8 +214,9 @@ def run(
     engine: str = "local",
     out: str | Path | None = None,
     resume: str | Path | None = None,
+    dry_run: bool = False,
     report: bool = True,
-) -> Run:
+) -> Run | Plan:
     """Train every method on every split.
 
     Shows how performance falls as the shift between training and test classes grows. Every finished training run is
@@ -241,10 +243,12 @@ def run(
         engine: What runs them: local, ray or ray://HOST:PORT, whose nodes must reach the run folder and the images.
         out: Run folder; runs/<time>-shift by default.
         resume: Stopped run to resume.
+        dry_run: Only print the settings and what the runs would cost, timed on a few images and steps.
         report: Also write the report's maps.
 
     Returns:
-        The finished run; its result has one row per training run, AGS, ranks, gaps and correlations.
+        The finished run; its result has one row per training run, AGS, ranks, gaps and correlations. With `dry_run` a
+        `Plan`.
 
     Raises:
         LookalikeError: If there are no images, an option is invalid, or a split cannot be trained on.
@@ -266,18 +270,35 @@ def run(
         registry.find(name)
     if transfer and (settings or {}).get("views", {}).get("mode") == "end_to_end":
         raise LookalikeError("`transfer` needs heads on cached features; leave `views.mode` at cached.")
-    experiment = Experiment(RUN_KIND, config)
-    with experiment.run.locked(), experiment.run.continued_by("shift run"):
-        return _run(experiment, open_engine(engine, processes=processes), report=report)
+    with contextlib.ExitStack() as stack:
+        if dry_run:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lookalike-plan-"))
+            config |= {"out": Path(folder) / "run", "resume": None}
+        experiment = Experiment(RUN_KIND, config)
+        stack.enter_context(experiment.run.locked())
+        stack.enter_context(experiment.run.continued_by("shift run"))
+        return _run(experiment, open_engine(engine, processes=processes), report=report, dry_run=dry_run)
 
 
-def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
+def _run(experiment: Experiment, engine: Engine, *, report: bool, dry_run: bool) -> Run | Plan:
     config = experiment.config
     table = experiment.table(layout=config["layout"])
-    split_set = experiment.splits(table)
     others = {name: f"transfer-{name}.parquet" for name in unique_names(config["transfer"])}
-    for name, source in zip(others.values(), config["transfer"], strict=True):
-        experiment.table(name, source)
+    tables = [experiment.table(name, source) for name, source in zip(others.values(), config["transfer"], strict=True)]
+    if not experiment.path(SPLITS).exists():  # a resumed run has told its time
+        from lookalike.shift.running_time import running_time
+
+        settings_of = partial(experiment.settings, table)
+        seconds = running_time(config, [table, *tables], settings_of, getattr(engine, "processes", 1), report=report)
+        time = f"about {duration(sum(seconds.values()))}: {describe_stages(seconds)}"
+        if dry_run:
+            trained = {name: ", ".join(map(str, config[name])) for name in ("methods", "models")}
+            images = f"{table.name}, {progress.plural(len(table), 'image')}"
+            return Plan(settings_of(), {"images": images, **trained, "seeds": config["seeds"], "time": time}, seconds)
+        progress.say(f"This will take {time}.")
+    stages = Stages()
+    split_set = experiment.splits(table)
+    stages.finish("splits")
     chosen = select_splits(config["only"], split_set)
     if len(chosen) < 2:
         raise LookalikeError("A curve needs at least 2 splits.")
@@ -289,6 +310,7 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
     for model in config["models"]:  # fill the cache before several processes start
         for name in (TABLE, *others.values()):
             shared_features.load(experiment.path(name), experiment.settings(table, model=model), progress=True)
+    stages.finish("features")
     transfer = {name: str(experiment.path(file)) for name, file in others.items()}
     common = {"table": str(experiment.path()), "select": config["select"], "fingerprint": table.fingerprint()}
 
@@ -302,8 +324,8 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
 
     trials = experiment.run_trials(table, chosen, arguments, trial, engine=engine, frozen=True)
     rows = [{**about, **result} for about, result in trials]
+    stages.finish("runs")
     facts = summary(rows, config)
-    experiment.run.write_result(finished=True, rows=rows, **facts)
     if report:
         from lookalike.shift import shift_report
 
@@ -312,6 +334,8 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool) -> Run:
         shared = shared_features.load(experiment.path(), experiment.settings(table))
         main = [row for row in rows if row["model"] == config["models"][0]]
         shift_report.write_sections(experiment.run, main, split_set, shared, {**facts, "line": line})
+    stages.finish("report")
+    experiment.run.write_result(finished=True, rows=rows, **facts, seconds=stages.seconds)
     best = next(iter(facts["ags"]["recall@1"]))
     progress.say(f"Best by AGS: {best}, {facts['ags']['recall@1'][best]['value']:.3f}")
     return experiment.run

@@ -84,7 +84,9 @@ def trial(
             division = divide(shared, resolved, train, test, select, validation)
             rows_of = [side.tolist() for side in (division.train, division.validation, division.test)]
             identity = json.dumps([fingerprint, *rows_of, resolved.model_dump(mode="json")])
-            encode, done = _train(shared, resolved, division, Path(table).parent / UNFINISHED / hash_bytes(identity))
+            encode, done = train_head(
+                shared, resolved, division, Path(table).parent / UNFINISHED / hash_bytes(identity)
+            )
         trained = time.monotonic()
         vectors = encode(rows)
         out = retrieval_scores(shared, rows, vectors)
@@ -120,19 +122,24 @@ def divide(
     return Division(shared.rows_of(training), shared.rows_of(validation), shared.rows_of(test), "shift")
 
 
-def _train(
+def train_head(
     shared: SharedFeatures, settings: TrainSettings, division: Division, folder: Path
 ) -> tuple[Any, TrainingProgress]:
     """The encoder of row numbers, and how the training went; a killed one goes on from its checkpoint in `folder`."""
     run = Run(folder) if Run.is_run(folder) else Run.create(settings.method.name, {}, path=folder)
     setup: TrainingSetup
-    if settings.views.mode == "cached" and settings.views.layer == "pooled":
+    if on_pooled_features(settings):
         setup = shared_features.build_setup(shared, settings, division, run)
     else:
         setup = build_whole_setup(settings, shared.table, division, run)
     encoder = fit(setup, run)
     shutil.rmtree(folder)
     return encoder
+
+
+def on_pooled_features(settings: TrainSettings) -> bool:
+    """Whether runs share features, so that only heads are trained."""
+    return settings.views.mode == "cached" and settings.views.layer == "pooled"
 
 
 def fit(setup: TrainingSetup, run: Run) -> tuple[Any, TrainingProgress]:

@@ -116,7 +116,7 @@ class Stages:
         self.seconds[stage] = round(self.seconds.get(stage, 0.0) + passed, 2)
 
 
-class _Timeline:
+class Timeline:
     """Seconds per unit of every progress bar; the first advance of a bar warms up and is left out."""
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ def _seconds(
 ) -> dict[str, float]:
     """Run every stage on a few images, with a cache of its own, and scale it up."""
     few, part = _sample(settings, table, division)
-    timeline = _Timeline()
+    timeline = Timeline()
     home = tempfile.TemporaryDirectory(prefix="lookalike-plan-")
     with home as folder, folders.temporary_cache(), progress_listener(timeline), no_warnings():
         audited = audit(part.mark(few), near=False, max_bad=1.0).table
@@ -149,7 +149,7 @@ def _seconds(
         prepared = time.monotonic() - start
         try:
             loop.train_mode()
-            steps = [_timed(loop.take_step, step) for step in range(1, min(settings.steps, WARM_UP + STEPS) + 1)]
+            steps = [timed(loop.take_step, step) for step in range(1, min(settings.steps, WARM_UP + STEPS) + 1)]
         finally:
             loop.method.close()
         vectors = loop.embed(setup.train[:1]).shape[1]
@@ -187,7 +187,8 @@ def _sample(settings: TrainSettings, table: Table, division: Division) -> tuple[
     return table.take(rows), replace(division, train=train, validation=validation, test=test)
 
 
-def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
+def timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
+    """Seconds of a call."""
     start = time.monotonic()
     function(*arguments, **options)
     return time.monotonic() - start
@@ -212,9 +213,9 @@ def _measure_seconds(kind: str, count: int, dim: int) -> float:
     rows, groups = numpy_rng(0, "plan").standard_normal((few, dim)).astype(np.float32), np.arange(few)
     rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     if kind == "metrics":
-        return _timed(retrieval_metrics, rows, groups // 2) * (count / few) ** 2
+        return timed(retrieval_metrics, rows, groups // 2) * (count / few) ** 2
     if kind == "maps":
-        return 2 * _timed(project, rows) * count / few
+        return 2 * timed(project, rows) * count / few
     one, other = rows[:, 0], rows[:, 1]
-    intervals = _timed(bootstrap.bootstrap_interval, one, groups=groups)
-    return 12 * intervals + 8 * _timed(bootstrap.paired_test, one, other, groups=groups)
+    intervals = timed(bootstrap.bootstrap_interval, one, groups=groups)
+    return 12 * intervals + 8 * timed(bootstrap.paired_test, one, other, groups=groups)
