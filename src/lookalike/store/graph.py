@@ -154,7 +154,9 @@ class Graph:
         info, count = self.info, len(queries)
         selected = info.rows if rows is None else len(rows)
         width = math.ceil(max(self.width, 1.5 * k) / max(selected / info.rows, 1e-6))
-        searching = (info.base_seconds + info.candidate_seconds * width) * count / min(threads(), max(count, 1))
+        searching = info.base_seconds + info.candidate_seconds * width
+        if count != 1:  # a single query is not worth asking for the number of threads
+            searching *= count / min(threads(), max(count, 1))
         comparing = min(self._scan_seconds(count, selected), count * self._pass_seconds(selected))
         if exact or (rows is not None and width > info.max_width) or searching > comparing:
             return self._compare(queries, k, vectors, rows)
@@ -176,7 +178,8 @@ class Graph:
     def candidates(self, queries: Vectors, count: int) -> Rows:
         """Return the positions of about the ``count`` nearest vectors of each query, best first, and then −1."""
         codes = quantize(queries, self.info.scale)
-        matches = self._search(codes, count=count, exact=False, threads=1 if len(codes) == 1 else threads())
+        exact, cores = False, 1 if len(codes) == 1 else threads()
+        matches = self._search(codes, count, exact, cores)
         keys, counts = matches[0].view(np.int64), matches[2]
         whole = min(counts.tolist(), default=0) == count
         return keys if whole else np.where(np.arange(count) < counts[:, None], keys, -1)
@@ -260,11 +263,11 @@ def _score(queries: Vectors, candidates: Rows, k: int, vectors: Vectors) -> tupl
     candidates = candidates[:, : max(RESCORED * k, k + 14)]
     if len(queries) == 1:  # the same, in fewer steps
         rows = candidates[0]
-        line = vectors.take(rows, axis=0) @ queries[0]
+        line = vectors.take(rows, 0).dot(queries[0])
         if rows[-1] < 0:
             line[rows < 0] = -np.inf
-        best = np.lexsort((rows, -line))[:k]
-        return rows.take(best)[None], np.minimum(line.take(best)[None], 1.0)
+        best = np.lexsort((rows, -line))[None, :k]
+        return rows.take(best), np.minimum(line.take(best), 1.0)
     scores = np.matmul(vectors[candidates], queries[:, :, None])[..., 0]
     scores[candidates < 0] = -np.inf
     lines, order = np.arange(len(queries))[:, None], np.lexsort((candidates, -scores), axis=1)[:, :k]
@@ -335,7 +338,7 @@ def _measured(graph: Graph, vectors: Vectors, rows: Rows) -> GraphInfo:
     queries = probes + vectors[nearest(probes, vectors, 6, rows)[0][:, -1]]
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     batch, (truth, best) = _seconds(lambda: nearest(queries, vectors, int(NEAR_FRACTION * WIDTHS[-1]), rows))
-    scan = min(_seconds(lambda: nearest(queries[:1], vectors, K, rows))[0] for _ in range(3))
+    scan = float(np.median([_seconds(partial(nearest, query, vectors, K, rows))[0] for query in queries[:10, None]]))
     max_width, width, recall = 0, 0, 0.0
     for count in WIDTHS:
         candidates = graph.candidates(queries, count)

@@ -351,7 +351,8 @@ def unit_rows(vectors: Vectors, dim: int) -> Vectors:
     rows = np.asarray(vectors, dtype=np.float32)
     rows = rows[None] if rows.ndim == 1 else rows
     _check_dim(rows.shape[1], dim)
-    norms: list[float] = np.sqrt(np.einsum("ij,ij->i", rows, rows)).tolist()  # for one query far faster than `norm`
+    squares = [rows[0].dot(rows[0])] if len(rows) == 1 else np.einsum("ij,ij->i", rows, rows).tolist()
+    norms = list(map(math.sqrt, squares))  # for one query far faster than `np.linalg.norm`
     if not all(map(math.isfinite, norms)):
         raise LookalikeError("A query's vector is not finite: the model cannot embed this image.")
     if min(norms, default=1.0) < 1e-6:
