@@ -226,6 +226,45 @@ def test_a_scan_sees_one_state(tmp_path: Path) -> None:
     store.close()
 
 
+def test_ranges_and_beginnings_that_keep_many_rows(tmp_path: Path) -> None:
+    """They are slices of a column in the order of its values, which follow every write; also of lists."""
+    store, rng = LocalStore.create(str(tmp_path / "s"), DIM), np.random.default_rng(0)
+    lines: dict[str, dict[str, Any]] = {}
+
+    def write(first: int, count: int) -> None:
+        new: dict[str, dict[str, Any]] = {
+            f"r{i}": {"n": int(rng.integers(100)), "path": f"{'ab'[i % 9 == 0]}/{i}", "all": f"{chr(0x10FFFF)}{i}"}
+            for i in range(first, first + count)
+        }
+        for i, line in enumerate(new.values()):
+            if i % 7 == 0:
+                line["n"] = [line["n"], f"{rng.integers(100)}", "2024-05"]
+        lines.update(new)
+        store.upsert(list(new), vectors(count, first), list(new.values()))
+
+    conditions = [Condition("path", (start,), prefix=True) for start in ("", "a", "b/", "c")]
+    conditions += [Condition("all", (chr(0x10FFFF),), prefix=True), Condition("n", low="2024-01")]
+    conditions += [
+        Condition("n", low=low, high=high, strict=strict, negate=negate)
+        for low, high in (("5", ""), ("", "95"), ("3", "97"), ("-1e999", "2"))
+        for strict, negate in ((False, False), (True, True))
+    ]
+    for change in (
+        lambda: write(0, 1500),
+        lambda: write(1400, 400),
+        lambda: store.delete(list(lines)[::4]),
+        store.build,
+    ):
+        change()
+        for record in set(lines) - {record.id for part in store.scan() for record in part}:
+            del lines[record]
+        for condition in conditions:
+            expected = {name for name, line in lines.items() if condition.matches(line.get(condition.column))}
+            assert {r.id for part in store.scan(where=[condition]) for r in part} == expected, condition
+    assert len(lines) == 1350 and store.state().version == 2
+    store.close()
+
+
 # -- the graph ---------------------------------------------------------------------------------------------
 
 

@@ -61,6 +61,11 @@ class State:
     def line(self) -> tuple[int, int, int, int, str | None]:
         return (self.version, self.base, self.rows, self.removed, self.text)
 
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What changes whenever rows do."""
+        return (self.version, self.removed, len(self.vectors))
+
     def positions(self) -> Rows:
         """Return the positions of the rows that are not deleted."""
         return np.arange(len(self.vectors)) if self.live is None else np.flatnonzero(self.live)
@@ -215,7 +220,7 @@ class LocalStore(Queries):
         """The rows that are not deleted and meet every condition; None for all rows of the file."""
         if not where and state.live is None:
             return None
-        key = (state.line[:4], tuple(where))
+        key = (state.key, tuple(where))
         with self._guard:
             if key in self._selections:
                 self._selections.move_to_end(key)
@@ -224,7 +229,7 @@ class LocalStore(Queries):
         for condition in where:
             assert connection is not None
             meets = np.zeros(len(mask), dtype=bool)
-            for rows in self.tables.matching(connection, condition):
+            for rows in self.tables.matching(connection, condition, state.key):
                 meets[rows - state.base] = True
             mask &= ~meets if condition.negate else meets
         selection = Selection(mask, np.flatnonzero(mask))

@@ -15,6 +15,7 @@ from lookalike.core.database import marks
 from lookalike.store.protocol import ROW_ID, Condition, Damaged, Payload, Rows, is_text, points_of, prefix_end
 
 CHUNK = 500  # ids or values in one statement
+FEW = 10  # a range that keeps at most one in so many rows is read by itself
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS store(
     number INTEGER PRIMARY KEY, dim INTEGER, version INTEGER, base INTEGER, rows INTEGER, removed INTEGER, graph TEXT);
@@ -46,6 +47,7 @@ class RowTables:
     def __init__(self, number: int) -> None:
         self.number = number
         self._columns: dict[str, int] = {}
+        self._ordered: dict[tuple[str, int], tuple[tuple[int, ...], Rows]] = {}  # rows of columns, and of which state
 
     def sql(self, text: str) -> str:
         """Return a statement about this store: ``rows_$`` stands for ``rows_1``."""
@@ -125,14 +127,52 @@ class RowTables:
             self._columns = dict(connection.execute("SELECT name, number FROM name"))
         return self._columns.get(name)
 
-    def matching(self, connection: sqlite3.Connection, condition: Condition) -> Iterator[Rows]:
-        """Yield the numbers of rows that meet a condition, whether it is negated or not."""
+    def matching(self, connection: sqlite3.Connection, condition: Condition, state: tuple[int, ...]) -> Iterator[Rows]:
+        """Yield the numbers of rows that meet a condition, whether it is negated or not; ``state`` is `State.key`."""
         column = 0 if condition.column == ROW_ID else self.column(connection, condition.column)
-        for text, values in () if column is None else _statements(condition, column):
-            numbers = f"SELECT group_concat(row) FROM ({text})"  # far faster than a Python integer each
-            joined = connection.execute(self.sql(numbers), values).fetchone()[0]
-            if joined:
-                yield np.fromstring(joined, np.int64, sep=",")
+        if column is None:
+            return
+        if condition.is_range:
+            for kind, (low, high) in condition.intervals().items():
+                yield self._between(connection, state, "numbers_$", 2 * column + (kind == "date"), (low, "<=", high))
+        elif condition.prefix:
+            for first in filter(is_text, condition.values):
+                end = prefix_end(first) or b""  # bytes come after all texts
+                yield self._between(connection, state, "terms_$", column, (first, "<", end))
+        else:
+            for part in _chunks(condition.values):
+                if condition.column == ROW_ID:
+                    yield self._rows(connection, f"SELECT row FROM rows_$ WHERE id IN ({marks(part)})", part)
+                else:
+                    text = f"SELECT row FROM terms_$ WHERE col = ? AND value IN ({marks(part)})"
+                    yield self._rows(connection, text, [column, *part])
+
+    def _rows(self, connection: sqlite3.Connection, text: str, values: Sequence[Any]) -> Rows:
+        """The numbers that a statement selects; joined to a text, which is far faster than a Python integer each."""
+        joined = connection.execute(self.sql(f"SELECT group_concat(row) FROM ({text})"), values).fetchone()[0]
+        return np.fromstring(joined, np.int64, sep=",") if joined else np.empty(0, np.int64)
+
+    def _between(
+        self, connection: sqlite3.Connection, state: tuple[int, ...], table: str, col: int, bounds: tuple[Any, str, Any]
+    ) -> Rows:
+        """The rows with a value between two bounds.
+
+        If they are many, they are a slice of all rows of the column in the order of its values, which are read once:
+        then only those outside are counted.
+        """
+        low, below, high = bounds
+        selected, limit = f"SELECT row FROM {table} WHERE col = ?", max(state[-1] // FEW, 1000)
+        rows = self._rows(connection, f"{selected} AND value >= ? AND value {below} ? LIMIT {limit}", (col, low, high))
+        if len(rows) < limit:
+            return rows
+        known, rows = self._ordered.get((table, col), (None, rows))
+        if known != state:
+            rows = self._rows(connection, f"{selected} ORDER BY value, row", (col,))
+            self._ordered[table, col] = (state, rows)
+        counted = self.sql(f"SELECT COUNT(*) FROM {table} WHERE col = ? AND value ")
+        before = connection.execute(f"{counted} < ?", (col, low)).fetchone()[0]
+        after = connection.execute(f"{counted} {'>=' if below == '<' else '>'} ?", (col, high)).fetchone()[0]
+        return rows[before : len(rows) - after]
 
     def facets(
         self, connection: sqlite3.Connection, column: str, limit: int, rows: Rows | None
@@ -179,25 +219,6 @@ def _terms(columns: dict[str, int], rows: Iterable[int], payloads: Iterable[Payl
                 texts += [(col, text, row) for text in entries if isinstance(text, str)]
                 numbers += [(2 * col + (kind == "date"), x, row) for kind, x in points_of(value)]
     return {"terms_$": texts, "numbers_$": numbers}
-
-
-def _statements(condition: Condition, col: int) -> Iterator[tuple[str, list[Any]]]:
-    """Statements that select the rows of a condition by the inverted indexes."""
-    if condition.column == ROW_ID:
-        for part in _chunks(condition.values):
-            yield f"SELECT row FROM rows_$ WHERE id IN ({marks(part)})", part
-    elif condition.is_range:
-        for kind, bounds in condition.intervals().items():
-            text = "SELECT row FROM numbers_$ WHERE col = ? AND value BETWEEN ? AND ?"
-            yield text, [2 * col + (kind == "date"), *bounds]
-    elif not condition.prefix:
-        for part in _chunks(condition.values):
-            yield f"SELECT row FROM terms_$ WHERE col = ? AND value IN ({marks(part)})", [col, *part]
-    else:
-        for first in filter(is_text, condition.values):
-            end = prefix_end(first)
-            text = "SELECT row FROM terms_$ WHERE col = ? AND value >= ?"
-            yield (f"{text} AND value < ?", [col, first, end]) if end else (text, [col, first])
 
 
 def _chunks(values: Sequence[str]) -> Iterator[list[str]]:
