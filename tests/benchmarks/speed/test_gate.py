@@ -18,18 +18,21 @@ from lookalike.adaptation.settings import AdaptSettings
 
 def row(gain: float, **more: Any) -> dict[str, Any]:
     plain = {"images": 500, "neighbors": 0.1, "matching": 1.0, "lost": 0.0, "alarm": None}
-    return {**plain, "source": "sketch", "target": "photo", "recipe": "shot", "seed": 31, "gain": gain, **more}
+    return {**plain, "source": "sketch", "target": "photo", "recipe": "shot", "seed": 32, "gain": gain, **more}
 
 
 def test_what_the_gate_promotes_is_counted() -> None:
     rows = [row(0.1)] * 40 + [row(0.1, neighbors=0.01)] * 20 + [row(-0.1, matching=0.5)] * 60 + [row(-0.1)] * 3
     rows += [row(0.005), row(-0.1, alarm="sorted")]
-    figures, bars = gate.judge(rows, gate.GRID)
+    first = [row(0.1, seed=31, matching=0.8), row(-0.1, seed=31, matching=0.7)]
+    figures, bars = gate.judge([*first, *rows], gate.GRID)
     result = figures["judged"]
     assert result["helpful"]["count"] == 60 and result["helpful"]["promoted"] == pytest.approx(40 / 60, abs=1e-4)
     assert result["harmful"]["count"] == 64 and result["harmful"]["promoted"] == pytest.approx(3 / 64, abs=1e-4)
     assert result["neutral"]["count"] == 1, "less than a point is neither"
     assert [bar.ok for bar in bars] == [True, False, True, True]
+    assert figures["chosen on the first seed"] == {"neighbors": 0.0, "matching": 0.8, "lost": 0.0}
+    assert figures["chosen, judged"]["helpful"]["promoted"] == pytest.approx(40 / 60, abs=1e-4)
     best = figures["trade-off"][-1]
     assert best["helpful"] == 1.0 and best["neighbors"] < 0.02, "what other thresholds would give"
 
@@ -69,7 +72,7 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(
     monkeypatch.setattr(simulated_adaptations, "CLUSTERS", 3)
     monkeypatch.setattr(simulated_adaptations, "HELP", ("bn", "shot", "t3ar"))
     monkeypatch.setattr(gate, "FOLDER", tmp_path / "cells")
-    monkeypatch.setattr(gate, "SEEDS", (32,))
+    monkeypatch.setattr(gate, "JUDGING", (32,))
     for name in ("HARM", "CHANGED"):
         if hasattr(bench, name):
             monkeypatch.setattr(bench, name, ("pool of noise",) if name == "HARM" else ("swapped",))
@@ -87,6 +90,6 @@ def test_the_whole_bench_runs_and_goes_on_after_a_stop(
     counts = figures["judged"]
     assert sum(counts[kind]["count"] for kind in ("harmful", "helpful", "neutral")) == 9 * recipes
     assert len(figures["shifts"]) == 9 and not any(name.startswith("photo") for name in figures["shifts"])
-    assert len(list((tmp_path / "cells").glob("*.json"))) == 9 == len(messages)
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 18 == len(messages)
     monkeypatch.setattr(simulated_adaptations, "simulate", lambda **_: 1 / 0)
     assert bench.run(context)[0] == figures, "what is finished is not done again"
