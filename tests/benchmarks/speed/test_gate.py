@@ -32,7 +32,7 @@ def test_what_the_gate_promotes_is_counted() -> None:
     assert result["neutral"]["count"] == 1, "less than a point is neither"
     assert [bar.ok for bar in bars] == [True, False, True, True]
     assert figures["chosen on the first seed"] == {"neighbors": 0.0, "matching": 0.8, "lost": 0.0}
-    assert figures["chosen, judged"]["helpful"]["promoted"] == pytest.approx(40 / 60, abs=1e-4)
+    assert figures["chosen, judged"]["helpful"]["promoted"] == 1.0 and result["helpful"]["promoted"] < 1
     best = figures["trade-off"][-1]
     assert best["helpful"] == 1.0 and best["neighbors"] < 0.02, "what other thresholds would give"
 
