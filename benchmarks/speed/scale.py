@@ -1,8 +1,9 @@
 """Embedding over nodes and buckets: two pinned nodes against one, Ray against plain processes, S3 against files.
 
 The nodes are two raylets pinned to a core each, in a network namespace of their own; the bucket is a real S3 server
-on loopback. Speeds count from the moment every worker has done its first shards, so that the model is loaded; the time
-until then stands beside them. A job of 1,000 shards that is finished is run again, as a call and as a command.
+on loopback, on a core of its own. Speeds count from the moment every worker has done its first shards, so that the
+model is loaded; the time until then stands beside them. A job of 1,000 shards that is finished is run again, as a call
+and as a command.
 """
 
 from __future__ import annotations
@@ -69,26 +70,25 @@ def plan(source: object, dest: Path, count: int | None = None) -> Any:
     table, model = read_table(source), Embedder.from_pretrained(MODEL, size=SIZE, device="cpu")
     table = table if count is None else table.take(np.arange(count))
     options = {"precision": "f32", "runtime": "openvino", "batch_size": 32, "device": "cpu"}
-    job, table = vector_shards.make_plan(table, model, dest, options, BLOCK, {})
-    vector_shards.write_plan(job, table, model)
-    return job, table.arrow
+    job, parts = vector_shards.make_plan(table, model, dest, options, BLOCK, {})
+    return vector_shards.write_plan(job, parts, table, {}, model)
 
 
-def timed(job: Any, rows: Any, engine: Any, workers: int) -> dict[str, float]:
+def timed(plan: Any, engine: Any, workers: int) -> dict[str, float]:
     """Images per second after the first two shards of every worker, and the seconds until then."""
-    from lookalike.models.vector_shards import _places, _Shards, embed_shard
+    from lookalike.models.vector_shards import _Shards, embed_shard
 
-    places = _places(rows)
-    warm = dict(itertools.islice(places.items(), 2 * workers))
-    rest = {part: place for part, place in places.items() if part not in warm}
+    numbers = {part: number for number, part in enumerate(plan.parts)}
+    warm = dict(itertools.islice(numbers.items(), 2 * workers))
+    rest = {part: number for part, number in numbers.items() if part not in warm}
     seconds = []
     for shards in (warm, rest):
         start = time.monotonic()
-        for outcome in engine.run(embed_shard, _Shards(job, rows, shards)):
+        for outcome in engine.run(embed_shard, _Shards(plan, shards)):
             if outcome.error is not None:
                 raise outcome.error
         seconds.append(time.monotonic() - start)
-    images = sum(count for _, count in rest.values())
+    images = sum(map(plan.count, rest.values()))
     return {"images per second": round(images / seconds[1], 1), "seconds until ready": round(seconds[0], 1)}
 
 
@@ -98,7 +98,7 @@ def cluster(case: str, folder: Path, table: Path) -> dict[str, float]:
     from lookalike.core.engine import LocalEngine, open_engine
 
     nodes = {"local": 0, "one node": 1, "two nodes": 2}[case]
-    job, rows = plan(table, folder / case)
+    job = plan(table, folder / case)
     cores = sorted(os.sched_getaffinity(0))
     if not nodes:
         os.sched_setaffinity(0, {cores[0]})
@@ -106,18 +106,21 @@ def cluster(case: str, folder: Path, table: Path) -> dict[str, float]:
         raise RuntimeError("no network namespace, without which Ray would listen on all interfaces")
     with raylets(*[{}] * nodes, cores=cores) if nodes else nullcontext():
         engine = open_engine(f"ray://127.0.0.1:{PORT}") if nodes else LocalEngine(1)
-        return timed(job, rows, engine, max(nodes, 1))
+        return timed(job, engine, max(nodes, 1))
 
 
 def bucket(folder: Path, table: Path) -> dict[str, float]:
-    """Images per second from files to files and from S3 to S3, in turns."""
+    """Images per second from files to files and from S3 to S3, in turns and on one core; the server has another one."""
     from tests.bucket_server import Server
 
     from lookalike.core.engine import LocalEngine
     from lookalike.core.storage import location
     from lookalike.data import read_table
 
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[-1]})  # of the server, which elsewhere is another machine
     server = Server()
+    os.sched_setaffinity(0, {cores[0]})
     os.environ.update(server.environment)
     try:
         images = read_table(table).take(np.arange(REMOTE))
@@ -132,7 +135,7 @@ def bucket(folder: Path, table: Path) -> dict[str, float]:
                 ("files", files, folder / f"parts-{turn}"),
                 ("S3", "s3://data/files", location(f"s3://data/parts-{turn}")),
             ):
-                done = timed(*plan(source, dest), LocalEngine(1), 1)
+                done = timed(plan(source, dest), LocalEngine(1), 1)
                 speeds[name].append(done["images per second"])
         return {name: float(np.median(values)) for name, values in speeds.items()}
     finally:

@@ -17,7 +17,7 @@ from pyarrow import fs
 from tests import bucket_server
 
 import lookalike as la
-from lookalike.core import storage
+from lookalike.core import files, storage
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.files import atomic_file
 from lookalike.core.storage import list_names, location
@@ -85,17 +85,37 @@ def test_a_local_table_lists_urls_and_tables_are_saved_to_buckets(data: str) -> 
     assert again.arrow.equals(table.arrow) and again.open_bytes(5) == IMAGES["b/2é.jpg"]
 
 
+def test_an_image_costs_two_requests_and_one_in_a_shard_no_more_than_its_part(
+    bucket: bucket_server.Server, data: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, requests = os.urandom(500_000), []
+    location(f"{data}/large/a.jpg").write_bytes(large)
+    monkeypatch.setattr(files, "MAX_SPARSE", 100_000)  # there are no holes in a bucket
+    with bucket_server.failing(bucket.port, lambda head, _: requests.append(head)) as port:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        for name, images, most in (("large", [large], 2), ("tars/train-000.tar", IMAGES.values(), 7)):
+            table = la.read_table(f"{data}/{name}")
+            requests.clear()
+            assert [table.open_bytes(row) for row in range(len(table))] == list(images)
+            assert len(requests) <= most, requests
+        table = la.read_table(f"{data}/snappy")
+        requests.clear()
+        assert [table.open_bytes(row) for row in range(6)] == list(IMAGES.values())
+        assert len(requests) <= 4, "the size, the footer, and two row groups"
+
+
 @pytest.mark.parametrize("statistics", [True, False])
 def test_a_table_with_compressed_images_in_a_bucket_is_read_without_its_images(
     statistics: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    monkeypatch.setattr(storage, "_filesystem", lambda *_: files)
-    (tmp_path / "bucket/data").mkdir(parents=True)
+    local = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+    monkeypatch.setattr(storage, "_filesystem", lambda *_: local)
+    bucket = f"bucket-{statistics}"
+    (tmp_path / bucket / "data").mkdir(parents=True)
     images = [{"bytes": os.urandom(200_000), "path": f"{i}.jpg"} for i in range(40)]
     images[7] = None if not statistics else images[7]  # type: ignore[call-overload]
     rows = pa.table({"image": images, "label": ["a", "b"] * 20})
-    pq.write_table(rows, tmp_path / "bucket/data/t.parquet", row_group_size=10, write_statistics=statistics)
+    pq.write_table(rows, tmp_path / bucket / "data/t.parquet", row_group_size=10, write_statistics=statistics)
     count, most = [], []
     read, group = storage.RemoteFile.readinto, parquet_images.read_group
 
@@ -109,8 +129,8 @@ def test_a_table_with_compressed_images_in_a_bucket_is_read_without_its_images(
 
     monkeypatch.setattr(storage.RemoteFile, "readinto", readinto)
     monkeypatch.setattr(parquet_images, "read_group", read_group)
-    table = la.read_table("s3://bucket/data")
-    size = (tmp_path / "bucket/data/t.parquet").stat().st_size
+    table = la.read_table(f"s3://{bucket}/data")
+    size = (tmp_path / bucket / "data/t.parquet").stat().st_size
     if statistics:
         assert len(table) == 40 and sum(count) < 1_500_000 < size / 5 and not most
     else:  # one row group after the other

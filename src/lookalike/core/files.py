@@ -19,7 +19,7 @@ from pathlib import Path, PurePath
 from typing import Any, BinaryIO
 
 from lookalike.core.errors import DiskError, LookalikeError
-from lookalike.core.storage import RemotePath, is_url, location
+from lookalike.core.storage import RemoteFile, RemotePath, is_url, location
 
 # The number each kind of file is written with. Raise it with every change that an older version would misread.
 FORMAT_VERSIONS: dict[str, int] = {
@@ -363,10 +363,13 @@ def read_part(file: BinaryIO, *, offset: int = 0, length: int | None = None, lim
     size = file.seek(0, os.SEEK_END) - offset if length is None else length
     if size > limit:
         raise FileTooLarge(errno.EFBIG, f"the file is larger than {format_bytes(limit)}")
-    if size > MAX_SPARSE and os.name == "posix" and os.lseek(file.fileno(), offset, os.SEEK_HOLE) < offset + size:
-        raise FileTooLarge(errno.EFBIG, "the file is large and has holes")  # it costs nobody anything to make
-    file.seek(offset)
-    data = file.read(size)
+    if isinstance(remote := getattr(file, "raw", None), RemoteFile):
+        data = remote.read_at(offset, size)
+    else:
+        if size > MAX_SPARSE and os.name == "posix" and os.lseek(file.fileno(), offset, os.SEEK_HOLE) < offset + size:
+            raise FileTooLarge(errno.EFBIG, "the file is large and has holes")  # it costs nobody anything to make
+        file.seek(offset)
+        data = file.read(size)
     if length is not None and len(data) != length:
         raise OSError(errno.EIO, "the file ends inside this part")
     return data

@@ -29,6 +29,7 @@ from lookalike.core.errors import LookalikeError, Unavailable
 SCHEMES = ("s3", "gs")
 ATTEMPTS = 5  # of a request, with growing pauses between them: about ten seconds
 TIMEOUT = 60.0  # seconds a request may last; connecting 10
+SHARED_SECONDS = 10  # for which an object of many images stays open
 
 
 def is_url(source: object) -> bool:
@@ -237,15 +238,21 @@ class RemotePath:
 
     # --- bytes ---
 
-    def open(self, mode: str = "r", encoding: str | None = None, **options: Any) -> Any:
-        """Open the object for reading; what is read is fetched in pieces."""
+    def open(self, mode: str = "r", encoding: str | None = None, *, shared: bool = False, **options: Any) -> Any:
+        """Open the object for reading; what is read is fetched in pieces.
+
+        With `shared`, an object that was opened within the last seconds costs no further request, as it should be for
+        one that holds many images.
+        """
         with _errors(str(self)):
-            file = io.BufferedReader(RemoteFile(self._fs.open_input_file(str(self.pure)), str(self)), 1 << 16)
-        return file if "b" in mode else io.TextIOWrapper(file, encoding, **options)
+            moment = int(time.monotonic() / SHARED_SECONDS)
+            file = _shared_file(self, moment) if shared else self._fs.open_input_file(str(self.pure))
+        buffer = io.BufferedReader(RemoteFile(file, str(self)), 1 << 16)
+        return buffer if "b" in mode else io.TextIOWrapper(buffer, encoding, **options)
 
     def read_bytes(self) -> bytes:
-        with _errors(str(self)), self._fs.open_input_file(str(self.pure)) as file:
-            return bytes(file.read())
+        with self.open("rb") as file:
+            return cast(bytes, file.raw.readall())
 
     def write_bytes(self, data: bytes) -> int:
         """Write the object in one piece, and check that all of it arrived."""
@@ -299,7 +306,7 @@ class RemotePath:
 
 
 class RemoteFile(io.RawIOBase):
-    """An object that is open for reading at any place.
+    """An object that is open for reading at any place; several may share what pyarrow opened.
 
     Args:
         file: pyarrow's file.
@@ -308,6 +315,7 @@ class RemoteFile(io.RawIOBase):
 
     def __init__(self, file: Any, name: str) -> None:
         self.file, self.name = file, name
+        self.size, self.position = int(file.size()), 0
 
     def readable(self) -> bool:
         return True
@@ -316,20 +324,35 @@ class RemoteFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        return int(self.file.tell())
+        return self.position
 
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self.file.seek(offset, whence))
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        return self.position
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Return a part, which is one request; less where the object ends."""
+        length = min(length, self.size - offset)
+        if length <= 0:
+            return b""
+        with _errors(self.name):
+            return cast(bytes, self.file.read_at(length, offset))
+
+    def readall(self) -> bytes:
+        data = self.read_at(self.position, self.size)
+        self.position += len(data)
+        return data
 
     def readinto(self, buffer: Any) -> int:
-        with _errors(self.name):
-            data = self.file.read(len(buffer))
+        data = self.read_at(self.position, len(buffer))
+        self.position += len(data)
         buffer[: len(data)] = data
         return len(data)
 
-    def close(self) -> None:
-        self.file.close()
-        super().close()
+
+@functools.lru_cache(maxsize=64)
+def _shared_file(path: RemotePath, moment: int) -> Any:
+    return path._fs.open_input_file(str(path.pure))
 
 
 def list_names(folder: Path) -> dict[str, int]:

@@ -14,8 +14,9 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -200,33 +201,41 @@ def _thrift(data: mmap.mmap, position: int, end: int, depth: int = 0) -> tuple[d
 
 
 class RowGroups:
-    """Reads single values of compressed columns, keeping the row groups that were read last."""
+    """Reads single values of compressed columns, keeping the row groups that were read last.
+
+    Of a file in a bucket that is read in order, the next group is read ahead.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._starts: dict[tuple, np.ndarray] = {}  # first row of each group, by file
-        self._groups: OrderedDict[tuple, pa.ChunkedArray] = OrderedDict()
+        self._files: dict[tuple, tuple[pq.FileMetaData, np.ndarray]] = {}  # with the first row of each group
+        self._groups: OrderedDict[tuple, Future[pa.ChunkedArray]] = OrderedDict()
+        self._used: dict[tuple, int] = {}  # the group that was used last, by file
+        self._readers = ThreadPoolExecutor(2, "lookalike-row-groups")
 
     def value(self, file: BinaryIO, column: str, row: int) -> bytes:
         """Return the value of a row; an `OSError` if it cannot be read."""
-        if isinstance(raw := getattr(file, "raw", None), RemoteFile):
-            key: tuple[object, ...] = (raw.name, raw.file.size(), column)
+        raw = getattr(file, "raw", None)
+        remote = raw if isinstance(raw, RemoteFile) else None
+        if remote is not None:
+            key: tuple[object, ...] = (remote.name, remote.size, column)
         else:
             status = os.fstat(file.fileno())
             key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, column)
         try:
             with self._lock:  # the next rows of a group are not read twice
-                if key not in self._starts:
+                if key not in self._files:
                     about = pq.ParquetFile(file).metadata
                     sizes = [about.row_group(n).num_rows for n in range(about.num_row_groups)]
-                    self._starts[key] = np.concatenate([[0], np.cumsum(sizes)])
-                starts = self._starts[key]
+                    self._files[key] = about, np.concatenate([[0], np.cumsum(sizes)])
+                about, starts = self._files[key]
                 group = int(np.searchsorted(starts, row, side="right")) - 1
-                if (values := self._groups.get((*key, group))) is None:
-                    values = self._groups[(*key, group)] = read_group(file, column, group, "")
-                self._groups.move_to_end((*key, group))
-                while len(self._groups) > 1 and sum(kept.nbytes for kept in self._groups.values()) > KEPT_BYTES:
-                    self._groups.popitem(last=False)
+                in_order = self._used.get(key, -1) == group - 1 and group + 2 < len(starts)
+                if remote is not None and in_order and about.row_group(group + 1).total_byte_size < KEPT_BYTES // 2:
+                    self._read(key, group + 1, file, remote)
+                self._used[key] = group
+                reading = self._read(key, group, file, remote)
+            values = reading.result()
             value = values[row - int(starts[group])]
             return value.as_buffer().to_pybytes() if value.is_valid else b""
         except TooLarge as error:
@@ -234,13 +243,36 @@ class RowGroups:
         except (pa.ArrowException, LookupError, AttributeError) as error:
             raise OSError(f"the Parquet file is damaged ({str(error).partition(chr(10))[0]})") from None
 
+    def _read(self, key: tuple, group: int, file: BinaryIO, remote: RemoteFile | None) -> Future[pa.ChunkedArray]:
+        """Return the group, which is being read or was; only files in buckets are read by threads of their own."""
+        place, (about, _) = (*key, group), self._files[key]
+        reading = self._groups.get(place)
+        if reading is None or (reading.done() and reading.exception() is not None):
+            if remote is not None:
+                source = cast(BinaryIO, RemoteFile(remote.file, remote.name))  # with a place of its own
+                reading = self._readers.submit(read_group, source, key[-1], group, "", about)
+            else:
+                reading = Future()
+                reading.set_result(read_group(file, key[-1], group, "", about))
+            self._groups[place] = reading
+        self._groups.move_to_end(place)
+        while len(self._groups) > 1 and sum(map(_bytes_of, self._groups.values())) > KEPT_BYTES:
+            self._groups.popitem(last=False)
+        return reading
+
+
+def _bytes_of(reading: Future[pa.ChunkedArray]) -> int:
+    return int(reading.result().nbytes) if reading.done() and reading.exception() is None else 0
+
 
 ROW_GROUPS = RowGroups()
 
 
-def read_group(file: BinaryIO, column: str, group: int, where: object) -> pa.ChunkedArray:
+def read_group(
+    file: BinaryIO, column: str, group: int, where: object, about: pq.FileMetaData | None = None
+) -> pa.ChunkedArray:
     """Read one column of a row group; `column` is a dotted path, `where` names the file in messages."""
-    values = read_columns(file, where, [column], group).column(0)
+    values = read_columns(file, where, [column], group, footer=about).column(0)
     while pa.types.is_struct(values.type):  # of which this column alone was read
         values = pa.chunked_array([chunk.field(0) for chunk in values.chunks], values.type.field(0).type)
     return values
@@ -251,7 +283,13 @@ class TooLarge(LookalikeError):
 
 
 def read_columns(
-    file: BinaryIO, where: object, columns: list[str] | None = None, group: int | None = None, *, verify: bool = False
+    file: BinaryIO,
+    where: object,
+    columns: list[str] | None = None,
+    group: int | None = None,
+    *,
+    verify: bool = False,
+    footer: pq.FileMetaData | None = None,
 ) -> pa.Table:
     """Read columns of a Parquet file in bounded memory.
 
@@ -264,8 +302,9 @@ def read_columns(
         columns: Dotted paths; all by default.
         group: Read this row group only.
         verify: Whether to compare the checksums of the pages.
+        footer: What the end of the file says, if it was read before.
     """
-    about = pq.ParquetFile(file, page_checksum_verification=verify, pre_buffer=columns is None)
+    about = pq.ParquetFile(file, metadata=footer, page_checksum_verification=verify, pre_buffer=columns is None)
     groups = list(range(about.num_row_groups)) if group is None else [group]
     leaves = {n: about.schema.column(n) for n in range(len(about.schema))}
     if columns is not None:
@@ -293,7 +332,7 @@ def read_columns(
     schema = about.read_row_groups([], columns).schema
     views = {field.name for field in about.schema_arrow if "view" in str(field.type)}  # are never read as codes
     codes = [x.path for x in leaves.values() if x.physical_type == "BYTE_ARRAY" and x.path.split(".")[0] not in views]
-    about = pq.ParquetFile(file, read_dictionary=codes, page_checksum_verification=verify)
+    about = pq.ParquetFile(file, metadata=footer, read_dictionary=codes, page_checksum_verification=verify)
     parts, unpacked = [], 0
     rows = max(1, min(65_536, KEPT_BYTES * about.metadata.num_rows // largest))
     for number in groups:  # codes inside of structs and lists are not read across row groups

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lookalike.core import artifacts, files
 from lookalike.core.errors import LookalikeError, choose
 from lookalike.core.files import atomic_file, check_format, hash_bytes, open_inside, open_regular, read_part, to_json
-from lookalike.core.storage import is_url, location
+from lookalike.core.storage import RemotePath, location
 from lookalike.data.parquet_images import ROW_GROUPS, read_columns
 
 BOX = ("x_1", "y_1", "x_2", "y_2")
@@ -289,8 +289,11 @@ class Table:
     def _open(self, i: int) -> BinaryIO:
         from lookalike.data.decoding import UnreadableImage
 
-        if self.root is None or not self.confined or is_url(self.root):
-            return open_regular((self.root or Path()) / self._relative(i))
+        path = (self.root or Path()) / self._relative(i)
+        if isinstance(path, RemotePath):
+            return cast(BinaryIO, path.open("rb", shared=self._value("shard", i) is not None))
+        if self.root is None or not self.confined:
+            return open_regular(path)
         try:
             return open_inside(self.root, self._relative(i))
         except LookalikeError as error:
