@@ -19,8 +19,7 @@ import pytest
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import Locked
 from lookalike.searching.filters import meets
-from lookalike.store import Condition, Store, create_store, direction, remove_store, store_class, stores
-from lookalike.store.local import LocalStore
+from lookalike.store import Condition, Store, create_store, direction, remove_store, shards, store_class, stores
 
 DIM = 16
 
@@ -214,34 +213,35 @@ def test_ranges_of_numbers_and_dates(store: Store) -> None:
     assert record is not None and record.payload == {k: v for k, v in lines[3].items() if v is not None}
 
 
-@pytest.mark.parametrize("compared", [300, 20_000])
-def test_filters_lose_no_neighbors(store: Store, compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of queries whose own cluster is kept, and of those whose is filtered out.
+def test_filters_lose_no_neighbors(store: Store, any_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of queries whose own cluster is kept, and of those whose is filtered out; with a graph.
 
     Stores on a server compare the query with all rows that a filter keeps, if there are at most so many.
     """
-    for module in ("milvus", "pgvector"):
-        monkeypatch.setattr(f"lookalike.store.{module}.COMPARED", compared)
-    if compared == 300 and isinstance(store, LocalStore):
-        monkeypatch.setattr("lookalike.store.local_graph.GRAPH_ROWS", 1000)
-    monkeypatch.setattr("lookalike.store.pgvector.GRAPH_ROWS", 1000)
+    for module in ("local_graph", "pgvector"):
+        monkeypatch.setattr(f"lookalike.store.{module}.GRAPH_ROWS", 1000)
     centers, rng = rows(60, 7), np.random.default_rng(2)
     vectors = np.repeat(centers, 30, axis=0) + 0.4 / 4 * rng.normal(size=(1800, DIM))
     ids = [f"r/{i}" for i in range(1800)]
     payloads = [{"cluster": str(i // 30), "rank": (i * 7919) % 1800} for i in range(1800)]
-    store.upsert(ids, vectors.astype(np.float32), payloads)
-    store.build()
+    with monkeypatch.context() as patch:
+        patch.setattr(shards, "SHARD_ROWS", max(shards.SHARD_ROWS, 700))
+        store.upsert(ids, vectors.astype(np.float32), payloads)
+    assert store.build()["recall"] >= 0.97
     queries = vectors[::18] + 0.1 / 4 * rng.normal(size=(100, DIM))
-    for rank in (1, 17, 179, 899, 1709):  # 0.1 to 95 %
-        where = [Condition("rank", high=str(rank))]
-        truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))
-        assert np.mean([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)]) >= 0.97, rank
-    for last in (0, 5, 29, 56, 59):
-        where = [Condition("cluster", high=str(last))]
-        truth, near = (store.search(queries, 10, where=where, exact=exact).rows for exact in (True, False))
-        hits = np.array([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)])
-        selected = np.arange(0, 1800, 18) // 30 <= last
-        assert hits[selected].mean() >= 0.97 and (last == 59 or hits[~selected].mean() >= 0.97), last
+    cluster = np.arange(0, 1800, 18) // 30
+    filters = [(Condition("rank", high=str(rank)), cluster >= 0) for rank in (1, 17, 179, 899, 1709)]  # 0.1 to 95 %
+    filters += [(Condition("cluster", high=str(last)), cluster <= last) for last in (0, 5, 29, 56, 59)]
+    for condition, selected in filters:
+        truth = store.search(queries, 10, where=[condition], exact=True).rows
+        for compared in (300,) if any_store == "local" else (300, 20_000):
+            for module in ("milvus", "pgvector"):
+                monkeypatch.setattr(f"lookalike.store.{module}.COMPARED", compared)
+            near = store.search(queries, 10, where=[condition]).rows
+            assert ((near >= 0) == (truth >= 0)).all()
+            hits = np.array([np.isin(t, n).mean() for t, n in zip(truth, near, strict=True)])
+            for group in (selected, ~selected):
+                assert not group.any() or hits[group].mean() >= 0.97, (condition, compared)
 
 
 def test_facets_count_the_filtered_rows(store: Store) -> None:
@@ -367,7 +367,7 @@ def test_threads_may_ask_while_one_writes(store: Store) -> None:
 
     def ask() -> None:
         try:
-            for i in range(60):
+            for i in range(30):
                 assert store.query(vectors[i], 1)[0].score > 0.999
         except BaseException as error:
             failures.append(error)
@@ -402,7 +402,7 @@ def test_kill_9_loses_nothing_acknowledged(kind: type[Store], any_store: str, pl
     """Killed while it writes, a few times over: every acknowledged row is there once, and the store opens."""
     create_store(any_store, place, DIM).close()
     acknowledged, start, rng = -1, 0, np.random.default_rng(1)
-    for _ in range(3):
+    for _ in range(2):
         command = [sys.executable, "-c", WRITER, any_store, place, str(start)]
         writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert writer.stdout is not None
@@ -425,7 +425,7 @@ def test_kill_9_loses_nothing_acknowledged(kind: type[Store], any_store: str, pl
         assert store.query(probe, 1)[0].id == f"r/{acknowledged}/4"
         store.close()
         start = acknowledged + 1
-    assert acknowledged >= 2, "each of the three wrote something"
+    assert acknowledged >= 2, "both wrote something"
 
 
 def test_direction_of_one_example_is_the_example() -> None:

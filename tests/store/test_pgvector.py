@@ -68,33 +68,12 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None
 
 
 @pytest.mark.needs("postgres")
-def test_filters_lose_no_neighbors_of_the_graph(address: str, tmp_path: Path) -> None:
-    """Also of queries whose own cluster is filtered out, at every selectivity."""
-    vectors = clusters(200, 30)
+def test_rows_written_after_the_build_are_hits(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 500)
+    vectors = clusters(20, 30)
     store = create_store(address, tmp_path / "store", DIM)
-    ids = [f"r/{i}" for i in range(len(vectors))]
-    store.upsert(ids, vectors, [{"cluster": str(i // 30), "rank": (i * 7919) % 6000} for i in range(len(vectors))])
-    facts = store.build()
-    assert facts["ef"] and facts["recall"] >= 0.99
-    rng = np.random.default_rng(4)
-    queries = vectors[::60] + 0.2 * rng.normal(size=(100, DIM)).astype(np.float32)
-    own = np.arange(0, 6000, 60) // 30
-    for last in (0, 19, 99, 189, 199):
-        for where in ([], [Condition("cluster", high=str(last))], [Condition("rank", high=str(30 * last))]):
-            truth, near = (store.search(queries, 10, where=where, exact=exact) for exact in (True, False))
-            hits = np.array([np.isin(t, n).mean() for t, n in zip(truth.rows, near.rows, strict=True)])
-            for group in (own <= last, own > last):
-                assert not group.any() or hits[group].mean() >= 0.97, (last, where)
-            assert ((near.rows >= 0) == (truth.rows >= 0)).all()
-    store.close()
-
-
-@pytest.mark.needs("postgres")
-def test_rows_written_after_the_build_are_hits(address: str, tmp_path: Path) -> None:
-    vectors = clusters(200, 30)
-    store = create_store(address, tmp_path / "store", DIM)
-    store.upsert([f"r/{i}" for i in range(6000)], vectors, [{}] * 6000)
-    store.build()
+    store.upsert([f"r/{i}" for i in range(600)], vectors, [{}] * 600)
+    assert store.build()["ef"]
     later = clusters(1, 50, dim=DIM) * -1
     store.upsert([f"later/{i}" for i in range(50)], later, [{}] * 50)
     assert store.query(later[7], 1)[0].id == "later/7"
