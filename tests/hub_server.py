@@ -100,7 +100,7 @@ def serve_hub(root: Path) -> Iterator[HubServer]:
     import huggingface_hub.constants as constants
 
     server = HubServer(root)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
         with pytest.MonkeyPatch.context() as patch:

@@ -172,6 +172,7 @@ def test_storage_that_is_busy_or_cuts_what_is_sent_ends_with_whole_objects(
     bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = os.urandom(300_000)
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
 
     def fails(line: str, number: int) -> str | None:
         return "503" if number in (1, 4) else "cut" if line.startswith("PUT") and number == 2 else None
@@ -188,6 +189,7 @@ def test_an_embed_job_ends_with_whole_parts_behind_storage_that_fails(
     data: str, bucket: bucket_server.Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One request in seven is answered 503, and of those that send, one in five is cut in half."""
+    monkeypatch.setattr(storage.time, "sleep", lambda seconds: None)
     model = la.Embedder.from_pretrained("test_efficientnet", weights="random", size=32)
 
     def fails(line: str, number: int) -> str | None:

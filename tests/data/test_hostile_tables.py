@@ -83,7 +83,9 @@ def test_texts_that_are_not_utf8_in_any_column(tmp_path: Path) -> None:
 def test_twenty_thousand_columns(tmp_path: Path, kind: str) -> None:
     path, extra = tmp_path / f"wide.{kind}", {f"c{i}": 1 for i in range(20_000)}
     if kind == "parquet":
-        pq.write_table(pa.table({"path": ["a.jpg"], **{name: [1] for name in extra}}), path)
+        arrays = [pa.array(["a.jpg"]), *[pa.array([1])] * len(extra)]
+        whole = pa.Table.from_arrays(arrays, names=["path", *extra])
+        pq.write_table(whole, path, use_dictionary=False, write_statistics=False, compression="none")
     elif kind == "csv":
         path.write_text(",".join(["path", *extra]) + "\n" + ",".join(["a.jpg", *["1"] * len(extra)]) + "\n")
     else:

@@ -275,7 +275,7 @@ def test_damaged_pages_are_one_message(photos: Path, tmp_path: Path) -> None:
     pq.write_table(arrow_table(photos), tmp_path / "t.parquet", compression="none", use_dictionary=False)
     whole = (tmp_path / "t.parquet").read_bytes()
     rng = np.random.default_rng(0)
-    for _ in range(60):
+    for _ in range(30):
         data = bytearray(whole)
         for place in rng.integers(4, 400, 4):  # in the headers of the first pages
             data[place] = rng.integers(256)

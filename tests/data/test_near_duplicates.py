@@ -98,15 +98,15 @@ def test_a_crowd_with_one_hash_costs_no_more_than_its_number(monkeypatch: pytest
         return unit(thumbs)
 
     monkeypatch.setattr(near_duplicates, "_unit", counting)
-    hashes, thumbs = random_rows(20_000, 1)
+    hashes, thumbs = random_rows(9_000, 1)
     hashes[:] = 5
     pairs, unsearched = near_duplicates.near_pairs(hashes, thumbs)  # one hash, every image different
     assert pairs == []
-    assert unsearched == 20_000 - near_duplicates._LEADERS
+    assert unsearched == 9_000 - near_duplicates._LEADERS
     assert compared < 2 * len(hashes)
     thumbs[:] = thumbs[0]
     pairs, unsearched = near_duplicates.near_pairs(hashes, thumbs)  # one hash, one image
-    assert len(pairs) == 19_999
+    assert len(pairs) == 8_999
     assert unsearched == 0
 
 

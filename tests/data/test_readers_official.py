@@ -538,9 +538,11 @@ def test_a_data_set_one_folder_further_in(tmp_path: Path, name: str, inside: str
 
 
 def test_other_spellings_of_a_layout(tmp_path: Path) -> None:
-    assert read_table(cub(tmp_path), layout="CUB-200").notes["layout"] == "cub"
+    assert read_table(cub(tmp_path), layout="CUB 200 2011").notes["layout"] == "cub"
     with pytest.raises(LookalikeError, match="needs the data set's folder"):
         read_table(tmp_path / "images.txt", layout="cub")
+    with pytest.raises(LookalikeError, match="not laid out as Stanford Cars"):
+        read_table(tmp_path, layout="Cars196")
 
 
 def test_annotations_that_are_no_annotations(tmp_path: Path) -> None:

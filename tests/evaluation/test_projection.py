@@ -87,6 +87,8 @@ def test_neighbors_by_cells_are_nearly_all_true():
 
 def test_many_rows_by_landmarks(monkeypatch):
     rows = unit(800, groups=12)
+    monkeypatch.setattr(projection, "EARLY", 150)
+    monkeypatch.setattr(projection, "LATE", 150)
     whole = neighbor_preservation(rows, projection.tsne(rows, pca(rows, 2)))
     monkeypatch.setattr(projection, "LANDMARKS", 250)
     steps: list[float] = []
@@ -105,7 +107,7 @@ def test_points_without_a_place_come_between_their_neighbors():
 
 
 def test_a_warm_start_stays_near(monkeypatch):
-    rows = unit(300)
+    rows = unit(150)
     first = projection.tsne(rows, pca(rows, 2))
     warm = projection.tsne(rows, first, warm=True)
     cold = np.linalg.norm(first[None] - first[:, None], axis=2).mean()

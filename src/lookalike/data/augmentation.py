@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
@@ -232,25 +232,17 @@ PLAIN_CHANGES: dict[str, Callable[[Image.Image, float], Image.Image]] = {
 }
 
 
-class Strength(NamedTuple):
-    """Strength of a RandAugment policy; `most` is its scale (10 for timm, 30 for torchvision)."""
-
-    magnitude: float
-    deviation: float
-    most: float
-
-
-def parse_rand_augment(text: str) -> Strength:
-    """Parse `rand-m9-mstd0.5` (timm, up to 10) or `rand-tv9` (torchvision, up to 30)."""
+def parse_rand_augment(text: str) -> tuple[float, float, float]:
+    """Parse `rand-m9-mstd0.5` (timm) or `rand-tv9` (torchvision) into magnitude, deviation and scale (10 or 30)."""
     match = re.fullmatch(r"rand-(?:tv(\d+)|m(\d+(?:\.\d+)?)(?:-mstd(\d+(?:\.\d+)?))?)", text)
     if match and match[1] and int(match[1]) <= 30:
-        return Strength(int(match[1]), 0.0, 30.0)
+        return int(match[1]), 0.0, 30.0
     if not match or match[1] or float(match[2]) > 10:
         raise LookalikeError(
             f"`{text}` is not an augmentation; write it as rand-m9-mstd0.5, the strength up to 10, or as rand-tv9, "
             "the strength up to 30."
         )
-    return Strength(float(match[2]), float(match[3] or 0), 10.0)
+    return float(match[2]), float(match[3] or 0), 10.0
 
 
 def rand_augment(

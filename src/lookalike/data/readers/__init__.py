@@ -58,17 +58,6 @@ SOURCES = {
     "torch": ("a torch `Dataset`", "Python; of (image, label), the last resort: read once for its labels"),
 }
 """Kinds of data by name: what it is, and how it is read; for the documents and the common test suite."""
-_ALIASES = {
-    **dict.fromkeys(("cub2002011", "cub200"), "cub"),
-    **dict.fromkeys(("cars196", "stanfordcars"), "cars"),
-    **dict.fromkeys(("inshop", "deepfashion"), "in-shop"),
-    **dict.fromkeys(("visdac", "visda2017"), "visda"),
-    **dict.fromkeys(("tinyimagenet", "tinyimagenet200"), "tiny-imagenet"),
-    **dict.fromkeys(("voc2007", "voc"), "voc07"),
-    **dict.fromkeys(("mit67", "mitindoor67"), "mit-67"),
-    **{"stanfordonlineproducts": "sop", "domainnet126": "domainnet", "ilsvrc": "imagenet", "fgvcaircraft": "aircraft"},
-    **{"stanforddogs": "dogs", "grocerystore": "grocery"},
-}
 _FILES = {  # endings of files that are read without a layout
     "table": (".csv", ".tsv", ".jsonl", ".parquet", ".pq"),
     "list": (".txt", ".lst", ".list"),
@@ -132,8 +121,8 @@ def read_table(
     layout, columns = parse_layout(with_columns(layout, image_column, label_column, split_column))
     if isinstance(source, Table):
         return _only(_mapped(source, columns), split, source.name)
-    plain = "".join(c for c in layout.lower() if c.isalnum())
-    layout = choose(_ALIASES.get(plain, layout), layouts(), "a layout")
+    titles = {_letters(text): n for n, known in LAYOUTS.items() for text in (n, *re.split("[()]", known.title))}
+    layout = choose(titles.get(_letters(layout), layout), layouts(), "a layout")
     files = _listed_files(source)
     if not files and not isinstance(source, (str, os.PathLike)):
         root, fields, notes, content = read_object(source, columns, labels, progress=progress)
@@ -165,6 +154,10 @@ def read_table(
         if notes["layout"] == "webdataset":  # the columns of tables were mapped when they were read
             table = _mapped(table, columns)
     return _only(table, split, shown, say=True)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"\W|_", "", text).lower()
 
 
 def find_source(source: str | os.PathLike[str], *, progress: bool = False) -> tuple[Path, str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from xml.parsers import expat
+from xml.etree import ElementTree
 
 import numpy as np
 import pyarrow as pa
@@ -208,33 +208,20 @@ def read_voc07(root: Path) -> Rows:
 
 def read_voc_objects(path: Path) -> list[tuple[str, bool]]:
     """Return name and difficulty of every object; a document type is refused, so no entity can be defined."""
-    objects: list[dict[str, str]] = []
-    open_tags: list[str] = []
 
-    def start(tag: str, _: object) -> None:
-        open_tags.append(tag)
-        if open_tags[1:] == ["object"]:
-            objects.append({"name": "", "difficult": ""})
+    class Annotation(ElementTree.TreeBuilder):
+        def doctype(self, *_: object) -> None:
+            raise LookalikeError(f"`{path}` declares a document type; annotations with one are not read.")
 
-    def text(data: str) -> None:
-        if open_tags[1:2] == ["object"] and len(open_tags) == 3 and open_tags[2] in objects[-1]:
-            objects[-1][open_tags[2]] += data
-
-    def refuse(*_: object) -> None:
-        raise LookalikeError(f"`{path}` declares a document type; annotations with one are not read.")
-
-    parser = expat.ParserCreate()
-    parser.StartElementHandler, parser.CharacterDataHandler = start, text
-    parser.EndElementHandler = lambda _: open_tags.pop()
-    parser.StartDoctypeDeclHandler = refuse
     try:
-        parser.Parse(read_bytes(path, limit=MAX_ANNOTATION), True)
+        data = read_bytes(path, limit=MAX_ANNOTATION)
+        objects = ElementTree.fromstring(data, ElementTree.XMLParser(target=Annotation())).findall("object")
     except OSError as error:
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
         raise LookalikeError(f"The annotation `{path}` {reason}.") from None
-    except expat.ExpatError as error:
+    except ElementTree.ParseError as error:
         raise LookalikeError(f"The annotation `{path}` is damaged: {error}.") from None
-    return [(one["name"].strip(), one["difficult"].strip() == "1") for one in objects]
+    return [(one.findtext("name", "").strip(), one.findtext("difficult", "").strip() == "1") for one in objects]
 
 
 @layout("mit-67", "MIT-67 indoor scenes", marks=[("TrainImages.txt", "TestImages.txt")], columns="path label split")

@@ -10,7 +10,7 @@ import io
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,26 +31,16 @@ _ONE_AT_A_TIME = threading.Lock()  # nothing is known of how safe such an object
 Read = tuple[Path, Columns, dict[str, Any], Callable[[int], bytes] | None]
 
 
-@dataclass(frozen=True, eq=False)
-class ArrowImages:
-    """Reads the encoded images of a column of bytes in memory, by row."""
-
-    values: pa.ChunkedArray
-
-    def __call__(self, item: int) -> bytes:
-        value = self.values[item]
-        return value.as_buffer().to_pybytes() if value.is_valid else b""
+def _stored_image(values: pa.ChunkedArray, item: int) -> bytes:
+    """An encoded image of a column of bytes in memory."""
+    value = values[item]
+    return value.as_buffer().to_pybytes() if value.is_valid else b""
 
 
-@dataclass(frozen=True, eq=False)
-class DatasetImages:
-    """Encodes the images of an object with `dataset[i]` of (image, label) as PNG when they are read."""
-
-    dataset: Any
-
-    def __call__(self, item: int) -> bytes:
-        with _ONE_AT_A_TIME:
-            return encode_image(self.dataset[item][0])
+def _drawn_image(dataset: Any, item: int) -> bytes:
+    """An image of an object with `dataset[i]` of (image, label), encoded when it is read."""
+    with _ONE_AT_A_TIME:
+        return encode_image(dataset[item][0])
 
 
 def encode_image(image: Any) -> bytes:
@@ -172,7 +162,7 @@ def _read_arrow(arrow: pa.Table, columns: ColumnMap, where: str, marks: Sequence
     out = pa.table({**own, **dict(zip(rest.column_names, rest.columns, strict=True))}).take(present)
     lost = len(arrow) - len(out)
     notes = {"warnings": [left_out(lost, where)]} if lost else {}
-    return Path.cwd(), our_columns(out, columns, where, located=True), notes, ArrowImages(values)
+    return Path.cwd(), our_columns(out, columns, where, located=True), notes, partial(_stored_image, values)
 
 
 def _read_datasets(source: Any, columns: ColumnMap) -> Read:
@@ -234,4 +224,4 @@ def _read_torch(source: Any, progress: bool) -> Read:
             labels.append(label(row[1]))
             marks.append(hash_bytes(encode_image(row[0])))
     places = {"path": row_paths(where, [None] * len(labels)), "item": np.arange(len(labels)), "digest": marks}
-    return Path.cwd(), {**places, "label": labels}, {}, DatasetImages(source)
+    return Path.cwd(), {**places, "label": labels}, {}, partial(_drawn_image, source)
