@@ -125,6 +125,8 @@ def _shared_home() -> Iterator[None]:
     """Caches are shared by the tests of one session: compiling a model once is enough."""
     with tempfile.TemporaryDirectory(prefix="lookalike-home-") as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("LOOKALIKE_HOME", folder)
+        # It takes a second for every fresh home; `tests/searching/test_start.py` does it in processes of its own.
+        patch.setattr("lookalike.searching.index_folder.Index.convert_model", lambda _: None)
         _block_network(patch)
         yield
 

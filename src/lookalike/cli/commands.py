@@ -69,17 +69,9 @@ def _search(result: Any, options: Options) -> Answer:
 
 def _index_in_background(function: Callable[..., Any], options: Options) -> Any:
     """Let a server, and whoever works at the machine, go first: they wait for answers, indexing takes what is left."""
-    if sys.argv[1:2] != ["index"]:  # the command line is called from Python
-        return function(**options)
-    if hasattr(os, "nice"):
+    if sys.argv[1:2] == ["index"] and hasattr(os, "nice"):  # not where the command line is called from Python
         os.nice(5)
-    done = function(**options)
-    if not options.get(DRY_RUN) and not options.get("remove"):
-        from lookalike.searching import Index
-
-        with Index.open(done.path) as index:
-            index.convert_model()
-    return done
+    return function(**options)
 
 
 def _duplicates(function: Callable[..., Any], options: Options) -> Any:

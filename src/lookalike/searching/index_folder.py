@@ -184,15 +184,16 @@ class Index:
             return self._compiled if self._embedder is None and self._compiled else self.embedder
 
     def convert_model(self) -> None:
-        """Convert the model for this machine, unless that was done before: a search then starts without torch."""
-        from lookalike.models.inference import openvino_runtime
+        """Convert the model for this machine, unless that was done before: searches then start without torch."""
         from lookalike.models.inference.compiled_embedder import CompiledEmbedder
+
+        if self.device not in ("auto", CPU) or isinstance(self.query_encoder, CompiledEmbedder):
+            return
+        from lookalike.models.inference import openvino_runtime  # imports torch
         from lookalike.models.inference.runtime_base import RuntimeUnavailable
 
-        if isinstance(self.query_encoder, CompiledEmbedder) or self.embedder.device.type != CPU:
-            return
-        with contextlib.suppress(RuntimeUnavailable):
-            if openvino_runtime.installed():
+        if self.embedder.device.type == CPU and openvino_runtime.installed():
+            with contextlib.suppress(RuntimeUnavailable):
                 openvino_runtime.convert(self.embedder, "embedding")
 
     @property

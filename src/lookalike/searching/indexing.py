@@ -28,7 +28,7 @@ from lookalike.searching import manifest as manifests
 from lookalike.searching.filters import meets, parse
 from lookalike.searching.folder_watcher import FolderWatcher
 from lookalike.searching.folder_watcher import watch as watch_folder
-from lookalike.searching.index_folder import TABLE, generation_folder, remove_generations
+from lookalike.searching.index_folder import TABLE, Index, generation_folder, remove_generations
 from lookalike.searching.ingest import IndexResult, IndexUpdate, Parts
 from lookalike.searching.locate import index_for, index_path, is_index, is_leftover
 from lookalike.searching.payload import column_names, to_payload
@@ -111,10 +111,11 @@ def index(
         if watch or remove or exif:
             raise LookalikeError("An index built from vectors reads no images: leave --watch, --remove and --exif out.")
         options = {"layout": layout, "split": split, "device": device, "progress": progress, "dry_run": dry_run}
-        return _index_vectors(
+        result = _index_vectors(
             folder, vectors, engine, model, index, options | columns, store=store, root=root, calibrate=calibrate,
             labels=labels,
         )  # fmt: skip
+        return _convert_model(result, device)
     if folder is None:
         raise LookalikeError("Name the folder of images to index, or --vectors.")
     layout = with_columns(layout, image_column, label_column, split_column)
@@ -136,10 +137,10 @@ def index(
         root=root, calibrate=calibrate, labels=labels, exif=exif, device=device, dry_run=dry_run, progress=progress,
     )  # fmt: skip
     if not watch or dry_run:
-        return update()
+        return _convert_model(update(), device)
     watcher = FolderWatcher(source, layout, split)
     watcher.begin_update()  # before the first run, which may take hours: images that arrive meanwhile are seen after it
-    result = update()
+    result = _convert_model(update(), device)
     with in_use(path, f"The index `{path.name}` is being deleted."):  # else the next change would make it again
         watch_folder(update, watcher)
     return result
@@ -240,7 +241,7 @@ def _index_vectors(
         vectors = vectors or folders.home() / "vectors" / path.name
         embed(source=str(source), out=vectors, model=chosen, engine=engine, **options)
         if options["dry_run"]:
-            return IndexResult(path.name, path)
+            return IndexResult(path.name, path, planned=True)
     elif model is not None:
         raise LookalikeError("The vectors have a model of their own: leave --model out.")
     assert vectors is not None
@@ -251,6 +252,13 @@ def _index_vectors(
     settings |= {name: options[name] for name in ("layout", "split", "device", "dry_run", "progress")}
     path = _index_path(source, index)
     return update_index(source, path, explicit=index is not None, model=parts.model, parts=parts, **settings)
+
+
+def _convert_model(result: IndexResult, device: str) -> IndexResult:
+    """Prepare the index for a search that starts without torch."""
+    if not result.planned:
+        Index(result.path, result.generation, device=device).convert_model()
+    return result
 
 
 def _index_path(source: Path, index: str | os.PathLike[str] | None) -> Path:

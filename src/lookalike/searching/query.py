@@ -230,6 +230,8 @@ def search(
         if (query is None) == (text is None):
             raise LookalikeError("Give either an image or a text (`--text`) to search by.")
         opened.store  # noqa: B018 (errors come before the query is embedded)
+        if opened is not index and text is None:  # of an index that was restored here, or a cache that was cleared
+            opened.convert_model()
         named = None if index is None or isinstance(index, Index) else index
         given = [("index", named), *(("filter", rule) for rule in to_rule(parse(filters, opened.columns)))]
         given += [("more", image) for image in more] + [("less", image) for image in less]
