@@ -39,6 +39,7 @@ BENCHES = {
     "search": "benchmarks.speed.search",
     "search-million": "benchmarks.speed.search_million",
     "search-real": "benchmarks.speed.search_real",
+    "search-start": "benchmarks.speed.search_start",
     "shift": "benchmarks.speed.shift",
     "sources": "benchmarks.speed.sources",
     "stores": "benchmarks.speed.stores",

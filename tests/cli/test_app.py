@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.helpers import ROOT, lookalike, make_images
+from tests.helpers import lookalike
 
 from lookalike._version import __version__
 from lookalike.cli import app
@@ -133,26 +132,6 @@ def test_ctrl_c_and_sigterm_stop_with_a_single_line() -> None:
         "Stopped at 3.\n",
     )
     assert time.monotonic() - start_time < 10
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs signals")
-def test_ctrl_c_in_the_middle_of_a_real_command_is_one_line_within_a_second(tmp_path: Path) -> None:
-    """It takes 0.05 s; the bound leaves room for a machine that runs other tests."""
-    images = make_images(tmp_path / "images", classes=4, images=100, width=500, height=375)
-    model = ROOT / "tests" / "compat" / "model-1"
-    command = [sys.executable, "-m", "lookalike", "index", images, "--model", model, "--index", tmp_path / "index"]
-    around = {**os.environ, "LOOKALIKE_PROGRESS_SECONDS": "0.2"}
-    with subprocess.Popen(command, env=around, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stderr is not None
-        while not re.match(r"Embedding [1-9]", line := process.stderr.readline()):
-            assert line, "it ended before"
-        process.send_signal(signal.SIGINT)
-        begin = time.monotonic()
-        out, err = process.communicate(timeout=60)
-        seconds = time.monotonic() - begin
-    lines = [line for line in err.splitlines() if not re.match(r"(Embedding|Reading|Converting)\b", line)]
-    assert (process.returncode, out, len(lines)) == (130, "", 1), err
-    assert lines[0].startswith("Stopped. Indexed so far: ") and seconds < 2
 
 
 def test_ctrl_c_while_the_commands_are_loaded_is_a_single_line_too(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -113,12 +115,13 @@ def test_a_coarser_precision_says_what_it_costs(
         assert json.loads(metadata)["precision"] == "bf16"
 
 
-def test_the_time_is_estimated_from_a_few_batches(model: Embedder, files: list[Path], tmp_path: Path) -> None:
-    """Within a factor of four, whatever else runs on the machine meanwhile."""
-    from lookalike.data import read_table
-
+def test_the_time_is_estimated_within_a_factor_of_two(
+    model: Embedder, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By timing a few batches; in processor time, which is that of an idle machine whatever else runs here."""
+    monkeypatch.setattr(embedding, "time", SimpleNamespace(monotonic=time.process_time))
     table = read_table(files[0].parent.parent)
     table = table.take(np.arange(len(table)).repeat(40))
     expected = embed(source=table, out=tmp_path / "v.npy", model=model, dry_run=True).seconds
     taken = embed(source=table, out=tmp_path / "v.npy", model=model, progress=False).seconds
-    assert 0.25 < expected / taken < 4
+    assert 0.5 < expected / taken < 2

@@ -337,6 +337,10 @@ def test_an_image_on_standard_input(made: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(LookalikeError, match="no image on standard input"):
         search(query="-", index=place)
+    monkeypatch.setattr("lookalike.searching.query.MAX_BYTES", 1000)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    with pytest.raises(LookalikeError, match=r"more than 1.0 kB on standard input"):
+        search(query="-", index=place)
 
 
 def test_words_need_a_model_that_reads_them(made: Any) -> None:

@@ -53,6 +53,37 @@ def test_a_run(tmp_path: Path, model: Path, home: Path) -> None:
         with pytest.raises(la.LookalikeError, match="damaged"):
             la.verify(index=tmp_path / "run")
         file.write_bytes(whole)
+    assert run.store_image(b"a thumbnail")  # type: ignore[union-attr]
+    [image] = (tmp_path / "run" / "sections" / "images").iterdir()
+    image.write_bytes(b"another one")
+    with pytest.raises(la.LookalikeError, match="is damaged"):
+        la.verify(index=tmp_path / "run")
+    image.unlink()
     (tmp_path / "run" / "result.json").write_text("{")
     with pytest.raises(la.LookalikeError, match=r"result.json` is damaged"):
+        la.verify(index=tmp_path / "run")
+
+
+def test_the_versions_of_an_adaptation(tmp_path: Path, models: Path) -> None:
+    from lookalike.adaptation.gate import Decision
+    from lookalike.adaptation.versions import Versions
+    from lookalike.core.run import Run
+    from lookalike.data import read_table
+
+    first, second = (Embedder.from_pretrained(models / name) for name in ("first", "second"))
+    versions = Versions.create(Run.create("t3ar", {}, path=tmp_path / "run"), first)
+    target = read_table(make_images(tmp_path / "birds", classes=2, images=2))
+    decision = Decision(False, ["too few images"], "none")
+    versions.add(second, decision, receipts=[], target=target, pool={"ids": [], "names": []}, about={})
+    assert str(la.verify(index=tmp_path / "run")) == "The run run is whole."
+    folder = tmp_path / "run" / "versions"
+    for name in ("0/model/model.safetensors", "1/model/model.safetensors", "1/target.parquet", "1/pool.json"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_text("{") if name.endswith("json") else flip(folder / name)
+        with pytest.raises(la.LookalikeError, match=r"damaged|not a complete Parquet file|changed"):
+            la.verify(index=tmp_path / "run")
+        (folder / name).write_bytes(whole)
+    shutil.rmtree(folder / "1" / "model")
+    shutil.copytree(folder / "0" / "model", folder / "1" / "model")
+    with pytest.raises(la.LookalikeError, match="not those that it was saved with"):
         la.verify(index=tmp_path / "run")

@@ -183,10 +183,14 @@ def embed(
     blocks = _blocks(model, table, failures, on_error, options, progress)
     about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
-        if out.suffix == ".npy":
-            count = _write_npy(part, blocks, len(table), model.dim)
-        else:
-            count = _write_parquet(part, blocks, table, model.dim, {**about, "preprocess": model.preprocess.to_json()})
+        try:
+            if out.suffix == ".npy":
+                count = _write_npy(part, blocks, len(table), model.dim)
+            else:
+                about |= {"preprocess": model.preprocess.to_json()}
+                count = _write_parquet(part, blocks, table, model.dim, about)
+        except KeyboardInterrupt as error:
+            raise type(error)(f"Stopped. `{out}` was not written; --out FOLDER keeps finished parts.") from None
         if not count:
             raise LookalikeError(f"None of the {len(table):,} images in `{source}` could be read.")
         if out.suffix == ".npy":

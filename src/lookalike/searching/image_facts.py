@@ -83,13 +83,15 @@ def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[Image
     ids, paths = table.column("row_id"), table.column("path")
     cache = _FactsCache(table)
     missing = [i for i in rows if cache.get(i) is None]
-    with Progress("Reading", len(missing), shown=progress) as bar:
-        results = read_images(lambda row: _examine(table, row), missing)
-        for row, result in zip(missing, results, strict=True):
-            cache.add(row, {"reason": result.reason} if isinstance(result, ReadFailure) else result)
-            bar.advance()
-    if missing:
-        cache.save()
+    try:
+        with Progress("Reading", len(missing), shown=progress) as bar:
+            results = read_images(lambda row: _examine(table, row), missing)
+            for row, result in zip(missing, results, strict=True):
+                cache.add(row, {"reason": result.reason} if isinstance(result, ReadFailure) else result)
+                bar.advance()
+    finally:  # what was read before a Ctrl-C is not read again
+        if missing:
+            cache.save()
     images = []
     for i in rows:
         facts = dict(cache.get(i) or {"reason": "unknown"})

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes, read_bytes
-from lookalike.core.progress import warn
+from lookalike.core.files import MAX_BYTES, format_bytes, hash_bytes, read_bytes
+from lookalike.core.progress import Progress, warn
 from lookalike.searching.filters import describe, parse, to_rule
 from lookalike.searching.hits import TEXT_NOTE, UNLIKE_NOTE, Hit, Hits
 from lookalike.searching.index_folder import Index
@@ -190,6 +190,7 @@ def search(
     model: str | Path | None = None,
     exact: bool = False,
     device: str = "auto",
+    progress: bool = True,
 ) -> Hits | list[Hits]:
     """Search an index by an image or a text.
 
@@ -210,6 +211,7 @@ def search(
         model: Require that the index was made with this model.
         exact: Compare with every image instead of using the graph.
         device: Device to run the model on: auto, cpu, cuda or mps.
+        progress: Show a progress bar for a folder.
 
     Returns:
         The hits, best first; one answer per image for a folder.
@@ -246,9 +248,10 @@ def search(
             start = time.monotonic()
             return builder.run(opened.embed_text(text)[None], start, name=text, is_text=True)
         if isinstance(query, str) and query == "-":
-            query = sys.stdin.buffer.read()
-            if not query:
-                raise LookalikeError("There is no image on standard input: `lookalike search - < IMAGE`.")
+            query = sys.stdin.buffer.read(MAX_BYTES + 1)
+            if not 0 < len(query) <= MAX_BYTES:
+                what = f"more than {format_bytes(MAX_BYTES)}" if query else "no image"
+                raise LookalikeError(f"There is {what} on standard input: `lookalike search - < IMAGE`.")
         path = Path(query) if isinstance(query, (str, os.PathLike)) else None
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no image `{query}`.")
@@ -262,7 +265,8 @@ def search(
         if not len(table):
             raise LookalikeError(f"`{query}` contains no images.")
         files = [table.file(row) for row in range(len(table))]
-        return builder.search_files([file for file in files if file])
+        with Progress("Searching", len(files), shown=progress) as bar:
+            return builder.search_files([file for file in files if file], bar)
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,7 @@ class _QueryBuilder:
         vectors = embed_images(self.index, [data], box, [name])
         return self.run(vectors, start, name=name or "image", identical=identical)
 
-    def search_files(self, files: Sequence[Path]) -> list[Hits]:
+    def search_files(self, files: Sequence[Path], bar: Progress) -> list[Hits]:
         """One answer per readable image, searched in batches; unreadable ones are reported at the end."""
         from lookalike.data import UnreadableImage
 
@@ -318,6 +322,7 @@ class _QueryBuilder:
                 for query, first in zip(queries, rows, strict=True):
                     shown = {"one_of_many": True, **self._shown(query.name)}
                     answers.append(query.run(self.index, start=time.monotonic() - each, first=first, **shown))
+            bar.advance(len(files[at : at + BATCH]))
         if not answers:
             raise failures[0]
         if failures:

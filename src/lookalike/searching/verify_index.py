@@ -12,7 +12,7 @@ import numpy as np
 
 from lookalike.core.database import FILE, Database, read_document
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import read_json
+from lookalike.core.files import hash_bytes, read_json
 from lookalike.core.progress import Progress, plural
 from lookalike.core.run import Run
 from lookalike.core.seeds import numpy_rng
@@ -56,8 +56,8 @@ class Verification:
 def verify(*, index: str | Path | None = None, progress: bool = True) -> Verification:
     """Check all files of an index, a run or a model against their checksums.
 
-    Of an index: database, vectors, models, tables, map and graph; of a run: settings, model, checkpoints, report and
-    index.
+    Of an index: database, vectors, models, tables, map and graph; of a run: settings, models, checkpoints, tables,
+    report, index, and the versions of an adaptation.
 
     Args:
         index: An index, a run or a model folder (default: the index updated last).
@@ -95,24 +95,42 @@ def verify(*, index: str | Path | None = None, progress: bool = True) -> Verific
     return result
 
 
-def _verify_model(path: Path) -> Verification:
-    if load_model(path).fingerprint() != read_json(path / "config.json", "model's configuration")["fingerprint"]:
+def _verify_model(path: Path, fingerprint: str | None = None) -> Verification:
+    saved = read_json(path / "config.json", "model's configuration")["fingerprint"]
+    if load_model(path).fingerprint() != saved or fingerprint not in (None, saved):
         raise LookalikeError(f"The model `{path}` is damaged: its weights are not those that it was saved with.")
     return Verification(path.name, kind="model")
 
 
 def _verify_run(path: Path) -> Verification:
-    """Read everything a run holds; the first damaged file raises."""
+    """Read everything a run holds, with the versions of an adaptation; the first damaged file raises."""
+    from lookalike.adaptation.versions import LEDGER, Versions
+    from lookalike.data.table import read_parquet
     from lookalike.training import checkpoint
 
     run = Run(path)
-    _ = run.config, run.result, run.read_sections()
-    for file in sorted(run.checkpoints.glob("*.pt")):
-        checkpoint.read(file)
-    if run.model.is_dir():
-        _verify_model(run.model)
-    if (path / "index" / FILE).exists():
-        verify(index=path / "index", progress=False)
+    _ = run.config, run.result
+    indexes = [file.parent for file in path.rglob(FILE)]
+    for place in indexes:
+        verify(index=place, progress=False)
+    for file in sorted(path.rglob("*")):
+        if any(file.is_relative_to(place) for place in indexes):
+            continue
+        if file.name == "config.json":
+            _verify_model(file.parent)
+        elif file.suffix == ".json":
+            read_json(file, "file")
+        elif file.suffix == ".pt":
+            checkpoint.read(file)
+        elif file.suffix == ".parquet":
+            read_parquet(file)
+        elif file.parent.name == "images" and hash_bytes(file.read_bytes()) != file.stem:
+            raise LookalikeError(f"The image `{file}` is damaged.")
+    if (path / LEDGER).exists():
+        versions = Versions(run)
+        for row in versions.rows:
+            if row["status"] != "forgotten":
+                _verify_model(versions.folder(row["number"]) / "model", row["fingerprint"])
     return Verification(path.name, kind="run")
 
 
