@@ -279,3 +279,18 @@ def test_a_dry_run_says_what_would_go_where(photos: Path, tmp_path: Path) -> Non
     assert (photos / "b" / "copy.jpg").exists()
     default = str(lookalike.duplicates(source=photos, move=True, dry_run=True, progress=False))
     assert "_lookalike_moved" in default
+
+
+def test_what_a_table_lists_is_moved_and_back(photos: Path, tmp_path: Path, home: Path, cli: Any) -> None:
+    """After the move the table lists files that are not there; the printed command must undo it all the same."""
+    table = tmp_path / "table.csv"
+    (photos / "broken.jpg").write_bytes(b"no image")
+    names = ["a/0.jpg", "b/copy.jpg", "broken.jpg"]
+    table.write_text("\n".join(["path", *(f"{photos.name}/{name}" for name in names)]))
+    moved = cli("duplicates", table, "--kind", "identical", "--move", "--yes")
+    assert moved.code == 0 and "1 file could not be read." in moved.out, moved.err
+    assert sum((photos / name).exists() for name in names) == 2
+    undo = moved.out.split("To undo: lookalike ")[1].split()
+    back = cli(*undo)
+    assert back.code == 0 and "Moved back 1 file" in back.out, back.err
+    assert all((photos / name).exists() for name in names)

@@ -12,9 +12,9 @@ from lookalike.models import Embedder
 from tests.helpers import make_images
 
 
-def flip(file: Path) -> None:
+def flip(file: Path, place: int | None = None) -> None:
     data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 0x20
+    data[len(data) // 2 if place is None else place] ^= 0x20
     file.write_bytes(data)
 
 
@@ -53,8 +53,7 @@ def test_a_run(tmp_path: Path, model: Path, home: Path) -> None:
         with pytest.raises(la.LookalikeError, match="damaged"):
             la.verify(index=tmp_path / "run")
         file.write_bytes(whole)
-    assert run.store_image(b"a thumbnail")  # type: ignore[union-attr]
-    [image] = (tmp_path / "run" / "sections" / "images").iterdir()
+    image = tmp_path / "run" / "sections" / "images" / run.store_image(b"a thumbnail")  # type: ignore[union-attr]
     image.write_bytes(b"another one")
     with pytest.raises(la.LookalikeError, match="is damaged"):
         la.verify(index=tmp_path / "run")
@@ -79,7 +78,10 @@ def test_the_versions_of_an_adaptation(tmp_path: Path, models: Path) -> None:
     folder = tmp_path / "run" / "versions"
     for name in ("0/model/model.safetensors", "1/model/model.safetensors", "1/target.parquet", "1/pool.json"):
         whole = (folder / name).read_bytes()
-        (folder / name).write_text("{") if name.endswith("json") else flip(folder / name)
+        if name.endswith("json"):
+            (folder / name).write_text("{")
+        else:
+            flip(folder / name, 60 if name.endswith("parquet") else None)  # in the first page, whose checksum tells
         with pytest.raises(la.LookalikeError, match=r"damaged|not a complete Parquet file|changed"):
             la.verify(index=tmp_path / "run")
         (folder / name).write_bytes(whole)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import io
@@ -388,7 +389,7 @@ class TarReader(io.BufferedReader):
 
 
 def to_json(document: Any) -> Any:
-    """Convert NumPy values, paths, sets and objects with `to_json`, as `default` of `json.dumps`."""
+    """Convert NumPy values, paths, sets, data classes and objects with `to_json`, as `default` of `json.dumps`."""
     for name in ("to_json", "tolist"):
         if hasattr(document, name):
             return getattr(document, name)()
@@ -396,6 +397,8 @@ def to_json(document: Any) -> Any:
         return document.as_posix()
     if isinstance(document, (set, frozenset)):
         return sorted(document)
+    if dataclasses.is_dataclass(document):
+        return vars(document)
     raise TypeError(f"{type(document).__name__} cannot be written as JSON")
 
 

@@ -79,10 +79,6 @@ class Backup:
     generations: int
     bytes: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON document."""
-        return dict(self.__dict__)
-
 
 def backup(*, index: str | Path | None = None, out: str | Path, progress: bool = True) -> Backup:
     """Write an index to one file.

@@ -188,6 +188,12 @@ def history(root: Path) -> list[Batch]:
     return [batch for batch in batches if batch.files]
 
 
+def root_of(name: str) -> Path | None:
+    """Return the folder that a batch was moved out of, or ``None`` if there is no such batch."""
+    rows = user_rows("SELECT batch FROM move WHERE id = ?", (name,))
+    return Path(json.loads(rows[0][0])["root"]) if rows else None
+
+
 def move_file(source: Path, goal: Path) -> None:
     """Move one file without overwriting another; after a kill it exists under one or both names, always whole.
 

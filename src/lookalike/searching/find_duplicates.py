@@ -101,9 +101,9 @@ class Duplicates:
         return facts | {"groups": groups, "moved": None if self.moved is None else self.moved.to_json()}
 
     def __str__(self) -> str:
+        lines = [f"{plural(self.unreadable, 'file')} could not be read."] * bool(self.unreadable)
         if not self.groups and self.moved is None:
-            return f"No duplicates among {plural(self.images, 'image')}."
-        lines = []
+            return "\n".join([*lines, f"No duplicates among {plural(self.images, 'image')}."])
         for kind in self.kinds:
             counts, size = self.counts[kind], format_bytes(self.counts[kind]["bytes"])
             if not counts["groups"]:
@@ -135,7 +135,9 @@ class Duplicates:
         files = f"{plural(self.moved.files, 'file')} ({format_bytes(self.moved.bytes)})"
         if self.moved.state == "back":
             return f"Moved back {files}{skipped}"
-        undo = f"To undo: lookalike duplicates {shlex.quote(self.source)} --back last"
+        whole = Path(self.source).expanduser().resolve() == self.root.resolve()
+        batch = "last" if whole else self.moved.id  # a table whose files are away cannot be read any more
+        undo = f"To undo: lookalike duplicates {shlex.quote(self.source)} --back {batch}"
         return f"Moved {files} to {self.moved.folder}{skipped}. {undo}"
 
 
@@ -183,11 +185,11 @@ def duplicates(
 
     layout = with_columns("auto", image_column, label_column, split_column)
     listed = [choose(kind, KINDS, "a kind of duplicates") for kind in kinds or KINDS]
-    table, vectors = _open_source(source, layout)
-    if back is not None:
-        root = Path(table.root or ".")
+    if back is not None:  # a table whose files are away cannot be read; its batch knows where they were
+        root = file_moves.root_of(back) or _open_source(source, layout)[0].root or Path()
         batch = file_moves.back(root, None if back == "last" else back, progress=progress)
         return Duplicates(root, [], 0, moved=batch, source=str(source))
+    table, vectors = _open_source(source, layout)
     result = duplicates_in_table(table, vectors, prefer=prefer, progress=progress)
     result.source = str(source)
     result.kinds = [kind for kind in KINDS if kind in listed]

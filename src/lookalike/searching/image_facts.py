@@ -74,30 +74,40 @@ class ImageFacts:
 def read_image_facts(table: Table, *, progress: bool = True) -> tuple[list[ImageFacts], int]:
     """Read the facts of all images of a table, opening only new or changed files; parts of images are left out.
 
+    Facts from earlier scans are valid while the size and modification time of a file are unchanged.
+
     Returns:
         The facts of the readable images, and the number of unreadable ones.
     """
+    from lookalike.data.decoding import DECODER
     from lookalike.data.image_reader import ReadFailure, read_images
+    from lookalike.data.table import read_cached
 
     rows = [i for i in range(len(table)) if table.box(i) is None]
     ids, paths = table.column("row_id"), table.column("path")
-    cache = _FactsCache(table)
-    missing = [i for i in rows if cache.get(i) is None]
+    sizes, times = (table.column(n) if table.has(n) else [None] * len(table) for n in ("size", "mtime_ns"))
+    about = {"decoder": DECODER, "fields": _FIELDS, "root": str(table.root), "table": table.name}
+    cache = artifacts.artifact(CACHE, about, group=cache_group(table.root))
+    cached = read_cached(cache)
+    known = {} if cached is None else {entry.pop("key"): entry for entry in cached.to_pylist()}
+    keys = {i: f"{ids[i]}\0{sizes[i]}\0{times[i]}" for i in rows if sizes[i] is not None}  # others are read each time
+    facts = {i: known[key] for i, key in keys.items() if key in known}
+    missing = [i for i in rows if i not in facts]
     try:
         with Progress("Reading", len(missing), shown=progress) as bar:
             results = read_images(lambda row: _examine(table, row), missing)
             for row, result in zip(missing, results, strict=True):
-                cache.add(row, {"reason": result.reason} if isinstance(result, ReadFailure) else result)
+                own = {"reason": result.reason} if isinstance(result, ReadFailure) else result
+                facts[row] = dict.fromkeys(_FIELDS) | own
                 bar.advance()
     finally:  # what was read before a Ctrl-C is not read again
         if missing:
-            cache.save()
+            _write_cache(cache, [{"key": key, **facts[i]} for i, key in keys.items() if i in facts])
     images = []
     for i in rows:
-        facts = dict(cache.get(i) or {"reason": "unknown"})
-        if facts.pop("reason") is None:
-            facts["thumb"] = np.frombuffer(facts["thumb"], np.uint8)
-            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), **facts))
+        if facts[i].pop("reason") is None:
+            thumb = np.frombuffer(facts[i].pop("thumb"), np.uint8)
+            images.append(ImageFacts(row=i, id=str(ids[i]), path=str(paths[i]), thumb=thumb, **facts[i]))
     return images, len(rows) - len(images)
 
 
@@ -152,44 +162,15 @@ def cache_group(root: Path | None) -> str:
     return hash_bytes(str(root))[:16]
 
 
-class _FactsCache:
-    """Facts from earlier scans; an entry is valid while the size and modification time of its file are unchanged."""
+def _write_cache(path: Path, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
 
-    def __init__(self, table: Table) -> None:
-        from lookalike.data.decoding import DECODER
-        from lookalike.data.table import read_cached
+    from lookalike.data.table import write_cached
 
-        key = {"decoder": DECODER, "fields": _FIELDS, "root": str(table.root), "table": table.name}
-        self.path = artifacts.artifact(CACHE, key, group=cache_group(table.root))
-        sizes, times = (table.column(n) if table.has(n) else [None] * len(table) for n in ("size", "mtime_ns"))
-        ids = table.column("row_id")
-        # Rows without a size cannot be recognized later: their key is only valid for this scan.
-        self._keys = [
-            f"{name}\0{size}\0{mtime}" if size is not None else f"row {row}"
-            for row, (name, size, mtime) in enumerate(zip(ids, sizes, times, strict=True))
-        ]
-        self._facts: dict[str, dict[str, Any]] = {}
-        if (cached := read_cached(self.path)) is not None:
-            current = set(self._keys)
-            self._facts = {entry.pop("key"): entry for entry in cached.to_pylist() if entry["key"] in current}
-
-    def get(self, row: int) -> dict[str, Any] | None:
-        return self._facts.get(self._keys[row])
-
-    def add(self, row: int, facts: dict[str, Any]) -> None:
-        self._facts[self._keys[row]] = dict.fromkeys(_FIELDS) | facts
-
-    def save(self) -> None:
-        import pyarrow as pa
-
-        from lookalike.data.table import write_cached
-
-        lasting = {key: entry for key, entry in self._facts.items() if not key.startswith("row ")}
-        types: dict[str, pa.DataType] = {
-            "bytes": pa.int64(), "mtime": pa.float64(), "phash": pa.uint64(), "thumb": pa.binary(),
-            "width": pa.int32(), "height": pa.int32(), "has_location": pa.bool_(), "compression": pa.float64(),
-            "frames": pa.int32(),
-        }  # fmt: skip
-        rows = [{"key": key, **entry} for key, entry in lasting.items()]
-        schema = pa.schema([(name, types.get(name, pa.string())) for name in ("key", *_FIELDS)])
-        write_cached(self.path, pa.Table.from_pylist(rows, schema))
+    types: dict[str, pa.DataType] = {
+        "bytes": pa.int64(), "mtime": pa.float64(), "phash": pa.uint64(), "thumb": pa.binary(),
+        "width": pa.int32(), "height": pa.int32(), "has_location": pa.bool_(), "compression": pa.float64(),
+        "frames": pa.int32(),
+    }  # fmt: skip
+    schema = pa.schema([(name, types.get(name, pa.string())) for name in ("key", *_FIELDS)])
+    write_cached(path, pa.Table.from_pylist(rows, schema))

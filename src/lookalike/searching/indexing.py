@@ -106,16 +106,15 @@ def index(
     from lookalike.data import with_columns
     from lookalike.data.readers import find_source
 
-    columns = {"image_column": image_column, "label_column": label_column, "split_column": split_column}
+    settings: dict[str, Any] = {
+        "layout": layout, "split": split, "device": device, "progress": progress, "dry_run": dry_run, "store": store,
+        "root": root, "calibrate": calibrate, "labels": labels,
+    }  # fmt: skip
     if vectors is not None or engine is not None:
         if watch or remove or exif:
             raise LookalikeError("An index built from vectors reads no images: leave --watch, --remove and --exif out.")
-        options = {"layout": layout, "split": split, "device": device, "progress": progress, "dry_run": dry_run}
-        result = _index_vectors(
-            folder, vectors, engine, model, index, options | columns, store=store, root=root, calibrate=calibrate,
-            labels=labels,
-        )  # fmt: skip
-        return _convert_model(result, device)
+        columns = {"image_column": image_column, "label_column": label_column, "split_column": split_column}
+        return _convert_model(_index_vectors(folder, vectors, engine, model, index, columns, settings), device)
     if folder is None:
         raise LookalikeError("Name the folder of images to index, or --vectors.")
     layout = with_columns(layout, image_column, label_column, split_column)
@@ -132,10 +131,8 @@ def index(
         removed = remove_images(index=path, filters=remove, dry_run=dry_run)
         return IndexResult(path.name, path, deleted=removed)
 
-    update = partial(
-        update_index, source, path, explicit=index is not None, model=model, store=store, layout=layout, split=split,
-        root=root, calibrate=calibrate, labels=labels, exif=exif, device=device, dry_run=dry_run, progress=progress,
-    )  # fmt: skip
+    settings["layout"] = layout
+    update = partial(update_index, source, path, explicit=index is not None, model=model, exif=exif, **settings)
     if not watch or dry_run:
         return _convert_model(update(), device)
     watcher = FolderWatcher(source, layout, split)
@@ -223,8 +220,8 @@ def _index_vectors(
     engine: str | None,
     model: str | Path | None,
     index: str | Path | None,
-    options: dict[str, Any],
-    **settings: Any,
+    columns: dict[str, str | None],
+    settings: dict[str, Any],
 ) -> IndexResult:
     """Build an index from parts, which an engine makes first if there is one."""
     from lookalike.data.readers import find_source
@@ -239,17 +236,17 @@ def _index_vectors(
         own = manifests.read(path).generation().number if is_index(path) else None
         chosen = model or (DEFAULT_MODEL if own is None else generation_folder(path, own) / "model")
         vectors = vectors or folders.home() / "vectors" / path.name
-        embed(source=str(source), out=vectors, model=chosen, engine=engine, **options)
-        if options["dry_run"]:
+        options = {name: settings[name] for name in ("layout", "split", "device", "progress", "dry_run")}
+        embed(source=str(source), out=vectors, model=chosen, engine=engine, **options, **columns)
+        if settings["dry_run"]:
             return IndexResult(path.name, path, planned=True)
     elif model is not None:
         raise LookalikeError("The vectors have a model of their own: leave --model out.")
     assert vectors is not None
-    parts = Parts(location(vectors).expanduser().absolute(), device=options["device"])
+    parts = Parts(location(vectors).expanduser().absolute(), device=settings["device"])
     source = source or parts.table.root
     if source is None:
         raise LookalikeError(f"`{vectors}` does not say where its images lie: name their folder.")
-    settings |= {name: options[name] for name in ("layout", "split", "device", "dry_run", "progress")}
     path = _index_path(source, index)
     return update_index(source, path, explicit=index is not None, model=parts.model, parts=parts, **settings)
 

@@ -139,10 +139,6 @@ class PurgeResult:
     thumbnails: int
     queries: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON document."""
-        return dict(self.__dict__)
-
 
 def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
     """Delete an index with everything made from its images.

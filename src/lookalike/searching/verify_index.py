@@ -43,10 +43,6 @@ class Verification:
     recall: float | None = None
     kind: str = "index"
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON document."""
-        return dict(self.__dict__)
-
     def __str__(self) -> str:
         recall = "" if self.recall is None else f", recall@{K} {self.recall:.3f}"
         images = f": {plural(self.images, 'image')}{recall}" if self.kind == "index" else ""
