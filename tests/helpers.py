@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -97,6 +98,20 @@ def apart(
         out, err = ((Path(outputs) / name).read_text() for name in ("out", "err"))
     assert process.exitcode is not None
     return Answer(process.exitcode, out, err)
+
+
+def begin(*words: object, into: Path) -> BaseProcess:
+    """`lookalike WORDS…` in a copied process that goes on; it prints into the files `out` and `err` of a folder."""
+    into.mkdir()
+    return _copied(_in_there, str(into), dict(os.environ), Path.cwd(), _command, ([str(word) for word in words],))
+
+
+def _command(words: list[str]) -> None:
+    from lookalike.cli import main
+
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["lookalike", *words]
+    main()
 
 
 def _copied(target: Callable[..., object], *arguments: object) -> BaseProcess:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import sys
 import time
 from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -90,16 +88,6 @@ def test_long_stages_print_lines_and_sigterm_prints_one(
         assert re.fullmatch(end, own_lines[-1]), own_lines[-1]
 
 
-def run_there(command: str, err: str) -> None:
-    """The whole command, from the words to the end of its process."""
-    from lookalike.cli import main
-
-    os.dup2(os.open(err, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.argv = ["lookalike", *command.split()]
-    main()
-
-
 INTERRUPTED = [
     (f"index photos --model {MODEL} --index OUT", "Embedding"),
     ("duplicates photos", "Reading"),
@@ -119,6 +107,22 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_images(tmp_path_factory.mktemp("photos") / "photos", classes=8, images=50, width=500, height=375)
 
 
+def interrupted(command: str, stage: str, into: Path) -> float:
+    """Seconds that a command takes to end after a Ctrl-C in a stage."""
+    process, err = helpers.begin(*command.split(), into=into), into / "err"
+    begun = re.compile(rf"^{stage} [1-9]", re.M)
+    helpers.until(lambda: (err.exists() and begun.search(err.read_text())) or not process.is_alive())
+    assert process.is_alive() and process.pid is not None, err.read_text()
+    start = time.monotonic()
+    os.kill(process.pid, signal.SIGINT)
+    process.join(60)
+    took = time.monotonic() - start
+    lines = err.read_text().splitlines()
+    assert process.exitcode == 130 and not (into / "out").read_text() and "Traceback" not in err.read_text(), lines
+    assert [line for line in lines if "topped" in line] == lines[-1:] and lines[-1].startswith("Stopped"), lines
+    return took
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
 @pytest.mark.parametrize(("command", "stage"), INTERRUPTED)
 def test_ctrl_c_ends_a_long_command_within_a_second_and_with_one_line(
@@ -129,20 +133,6 @@ def test_ctrl_c_ends_a_long_command_within_a_second_and_with_one_line(
     monkeypatch.chdir(photos.parent)
     took: list[float] = []
     while not took or (min(took) >= 1 and len(took) < 3):
-        err = tmp_path / f"err-{len(took)}"
-
-        def strike(process: BaseProcess, err: Path = err) -> None:
-            begun = re.compile(rf"^{stage} [1-9]", re.M)
-            helpers.until(lambda: (err.exists() and begun.search(err.read_text())) or not process.is_alive())
-            assert process.is_alive() and process.pid is not None, err.read_text()
-            start = time.monotonic()
-            os.kill(process.pid, signal.SIGINT)
-            process.join(60)
-            took.append(time.monotonic() - start)
-
-        out = str(tmp_path / f"out-{len(took)}")
-        done = helpers.apart(run_there, command.replace("OUT", out), str(err), meanwhile=strike)
-        lines = err.read_text().splitlines()
-        assert (done.code, done.out) == (130, "") and "Traceback" not in err.read_text(), lines
-        assert [line for line in lines if "topped" in line] == lines[-1:] and lines[-1].startswith("Stopped"), lines
+        out = tmp_path / f"out-{len(took)}"
+        took.append(interrupted(command.replace("OUT", str(out)), stage, tmp_path / f"lines-{len(took)}"))
     assert min(took) < 1, took

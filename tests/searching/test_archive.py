@@ -37,6 +37,7 @@ from tests import helpers
 from tests.kills import killed as killed_at
 from tests.searching import fake
 
+READ_TABLES = archive.READ_TABLES
 KILLED = """
 import os, signal, sys
 from lookalike.searching import archive
@@ -49,10 +50,14 @@ archive.restore(file=sys.argv[1], index=sys.argv[2], store=sys.argv[3], progress
 """
 
 
+STEPS = [3, pytest.param(1, marks=pytest.mark.slow)]  # between the changes before which a process is killed
+
+
 @pytest.fixture
 def backup_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Path:
-    """A backup of twelve images."""
+    """A backup of twelve images; tables are not read in a process of their own but where a test is about that."""
     fake.install(monkeypatch)
+    monkeypatch.setattr(archive, "READ_TABLES", "")
     images = helpers.make_images(tmp_path / "images", classes=3, images=4)
     model: Any = fake.FakeEmbedder()
     index(folder=images, model=model, index=tmp_path / "index", progress=False)
@@ -312,6 +317,7 @@ def test_no_module_of_the_current_folder_is_imported(
     for name in ("contextlib", "pyarrow", "numpy", "json", "PIL", "lookalike"):
         (here / f"{name}.py").write_text("open('imported', 'w')")
     monkeypatch.chdir(here)
+    monkeypatch.setattr(archive, "READ_TABLES", READ_TABLES)
     assert lookalike.restore(file=backup_file, index=tmp_path / "copy", progress=False).images == 12
     image = io.BytesIO()
     Image.new("RGB", (64, 48)).save(image, "TIFF")
@@ -319,7 +325,9 @@ def test_no_module_of_the_current_folder_is_imported(
     assert not (here / "imported").exists()
 
 
-def test_planted_tables_triggers_links_and_holes_are_refused(backup_file: Path, tmp_path: Path) -> None:
+def test_planted_tables_triggers_links_and_holes_are_refused(
+    backup_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     parts = members(backup_file)
     for number, statement in enumerate(
         (
@@ -337,6 +345,7 @@ def test_planted_tables_triggers_links_and_holes_are_refused(backup_file: Path, 
         bad = write(tmp_path / f"{number}.tar", parts | {"lookalike.db": database.read_bytes()})
         with pytest.raises(LookalikeError, match="not a complete backup"):
             lookalike.restore(file=bad, index=tmp_path / "bad", progress=False)
+    monkeypatch.setattr(archive, "READ_TABLES", READ_TABLES)
     damaged = parts["generations/1/table.parquet"]
     bad = write(tmp_path / "table.tar", parts | {"generations/1/table.parquet": damaged[:100] + damaged[200:]})
     with pytest.raises(LookalikeError, match="not a complete backup"):
@@ -361,8 +370,8 @@ def test_a_table_that_fills_the_memory_and_a_deep_document_are_refused(
     import pyarrow.parquet as pq
 
     parts, bomb = members(backup_file), tmp_path / "bomb.parquet"
-    smaller = archive.READ_TABLES.replace("1 << 29", "1 << 28")  # to be quick
-    assert smaller != archive.READ_TABLES
+    smaller = READ_TABLES.replace("1 << 29", "1 << 28")  # to be quick
+    assert smaller != READ_TABLES
     monkeypatch.setattr(archive, "READ_TABLES", smaller)
     value = pa.array(["x" * 100_000_000])
     with pq.ParquetWriter(bomb, pa.schema([("a", pa.string())]), compression="zstd", use_dictionary=False) as writer:
@@ -436,7 +445,8 @@ def test_killed_at_every_change_of_a_switch(backup_file: Path, tmp_path: Path) -
     assert Index(place).generation.number == 2 and strike > 2
 
 
-def test_killed_at_every_change_of_a_backup(backup_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_every_change_of_a_backup(backup_file: Path, tmp_path: Path, step: int) -> None:
     """Half a backup has another name, the next attempt clears it away, and the index is as it was."""
     place, out, strike = tmp_path / "index", tmp_path / "out" / "again.tar", 1
     out.parent.mkdir()
@@ -444,7 +454,7 @@ def test_killed_at_every_change_of_a_backup(backup_file: Path, tmp_path: Path) -
         if out.exists():
             assert lookalike.restore(file=out, index=tmp_path / f"at {strike}", progress=False).images == 12
             out.unlink()
-        strike += 1
+        strike += step
     assert strike > 4 and lookalike.verify(index=place, progress=False).images == 12
     out.unlink()
     time.sleep(1.1)  # a folder that was just made may not be locked yet
@@ -452,8 +462,9 @@ def test_killed_at_every_change_of_a_backup(backup_file: Path, tmp_path: Path) -
     assert list(out.parent.iterdir()) == [out], "nothing is left of those that were killed"
 
 
-def test_killed_at_every_change_of_a_purge(backup_file: Path, tmp_path: Path) -> None:
-    for strike in itertools.count(1):
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_every_change_of_a_purge(backup_file: Path, tmp_path: Path, step: int) -> None:
+    for strike in itertools.count(1, step):
         place = shutil.copytree(tmp_path / "index", tmp_path / f"{strike}")
         if not killed_at(strike, lambda place=place: lookalike.purge(index=place)):  # type: ignore[misc]
             break
@@ -488,11 +499,12 @@ def test_an_index_of_a_pre_release_is_made_again(backup_file: Path, tmp_path: Pa
     assert not (place / "index.json").exists() and Index.open(place).store.count() == 12
 
 
-def test_what_a_killed_first_run_left_is_purged_or_overwritten(backup_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [15, pytest.param(7, marks=pytest.mark.slow)])
+def test_what_a_killed_first_run_left_is_purged_or_overwritten(backup_file: Path, tmp_path: Path, step: int) -> None:
     model: Any = fake.FakeEmbedder()
     strike = 0
     while True:
-        strike += 7
+        strike += step
         place = tmp_path / f"index{strike}"
 
         def make(place: Path = place) -> None:

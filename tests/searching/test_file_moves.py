@@ -59,7 +59,8 @@ def all_back(root: Path) -> int:
 
 @pytest.mark.parametrize("between", [False, True], ids=["on one disk", "between disks"])
 @pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
-def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool, between: bool) -> None:
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool, between: bool, step: int) -> None:
     before, strike = contents(photos), 1
 
     def away() -> None:
@@ -82,7 +83,7 @@ def test_killed_anywhere_nothing_is_lost(photos: Path, target: Path, back: bool,
         visible = {name for name in contents(target) if not Path(name).name.startswith(".lookalike-")}
         assert visible <= {file_moves.JOURNAL}, strike
         assert {batch.state for batch in file_moves.history(photos)} <= {"back"}
-        strike += 1
+        strike += step
     assert strike > 10
     all_back(photos)
     assert contents(photos) == before

@@ -23,79 +23,58 @@ from lookalike.searching.tags import Tags
 from lookalike.store import Condition
 from tests import helpers
 
-WORDS = [sys.executable, "-m", "lookalike"]
+
+def address_of(server: Path) -> str:
+    """Where a server that was begun listens."""
+    err = server / "err"
+    helpers.until(lambda: err.exists() and re.search(r"http://127.0.0.1:\d+", err.read_text()))
+    return re.findall(r"http://127.0.0.1:\d+", err.read_text())[0]  # type: ignore[no-any-return]
 
 
-def test_a_notebook_search_serve_and_index_at_once(tmp_path: Path, model: Path, home: Path) -> None:
+def test_a_notebook_search_two_servers_duplicates_and_index_at_once(tmp_path: Path, model: Path, home: Path) -> None:
     """Nobody waits for anybody, and the next call of every reader sees what `index` has stored."""
     images, place = helpers.make_images(tmp_path / "images"), tmp_path / "index"
     index(folder=images, model=model, index=place, progress=False)
-    env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
-    pipe = subprocess.PIPE
-    serve = subprocess.Popen(
-        [*WORDS, "serve", str(place), "--port", "0"], env=env, cwd=tmp_path, stderr=pipe, text=True
-    )
+    servers = [helpers.begin("serve", place, "--port", "0", into=tmp_path / f"server {n}") for n in range(2)]
     try:
-        assert serve.stderr is not None
-        line = next(line for line in serve.stderr if "http://127.0.0.1" in line)
-        address = re.findall(r"http://127.0.0.1:\d+", line)[0]
+        addresses = [address_of(tmp_path / f"server {n}") for n in range(2)]
 
         def served() -> int:
-            with urllib.request.urlopen(
-                f"{address}/api/v1/search?like=images/class-00/0.jpg&k=3", timeout=20
-            ) as response:
-                answer = json.loads(response.read())
-            assert answer["hits"]
-            return int(answer["images"])
+            counts = []
+            for address in addresses:
+                url = f"{address}/api/v1/search?like=images/class-00/0.jpg&k=3"
+                with urllib.request.urlopen(url, timeout=20) as response:
+                    answer = json.loads(response.read())
+                assert answer["hits"]
+                counts.append(int(answer["images"]))
+            return min(counts)
 
         helpers.make_images(tmp_path / "images", classes=6, images=12)
-        command = [*WORDS, "index", str(images), "--index", str(place), "-q"]
-        updating = subprocess.Popen(command, env=env, cwd=tmp_path, stderr=pipe, text=True)
-        command = [*WORDS, "search", str(images / "class-01" / "1.jpg"), "--index", str(place), "--json"]
-        searching = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, text=True)
+        updating = helpers.begin("index", images, "--index", place, "-q", into=tmp_path / "updating")
+        words = ["search", images / "class-01" / "1.jpg", "--index", place, "--json"]
+        searching = helpers.begin(*words, into=tmp_path / "searching")
+        comparing = helpers.begin("duplicates", place, "--json", into=tmp_path / "comparing")
         counts = []
         with Index.open(place) as notebook:
             [record] = notebook.store.get(["images/class-00/0.jpg"], vectors=True)
             assert record is not None and record.vector is not None
-            while updating.poll() is None:
+            while updating.is_alive():
                 counts.append(notebook.store.count())
                 assert notebook.store.query(record.vector, 1)[0].id == "images/class-00/0.jpg" and served() >= 24
                 time.sleep(0.05)
-            assert updating.returncode == 0, updating.stderr and updating.stderr.read()
+            assert updating.exitcode == 0, (tmp_path / "updating" / "err").read_text()
             assert notebook.store.count() == served() == 72, "the next call of every reader sees it"
         assert counts == sorted(counts) and counts[0] == 24 and len(counts) > 1
-        assert json.loads(searching.communicate(timeout=60)[0])["hits"][0]["columns"]["path"] == "class-01/1.jpg"
-    finally:
-        serve.terminate()
-        serve.wait(timeout=30)
-
-
-def test_two_servers_and_duplicates_at_once(tmp_path: Path, model: Path, home: Path) -> None:
-    images, place = helpers.make_images(tmp_path / "images"), tmp_path / "index"
-    index(folder=images, model=model, index=place, progress=False)
-    env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
-    pipe = subprocess.PIPE
-    command = [*WORDS, "serve", str(place), "--port", "0"]
-    servers = [subprocess.Popen(command, env=env, cwd=tmp_path, stderr=pipe, text=True) for _ in range(2)]
-    try:
-        addresses = []
-        for server in servers:
-            assert server.stderr is not None
-            line = next(line for line in server.stderr if "http://127.0.0.1" in line)
-            addresses += re.findall(r"http://127.0.0.1:\d+", line)
-        command = [*WORDS, "duplicates", str(place), "--json"]
-        comparing = subprocess.Popen(command, env=env, cwd=tmp_path, stdout=pipe, text=True)
-        answers = []
-        while comparing.poll() is None or not answers:
-            for address in addresses:
-                with urllib.request.urlopen(f"{address}/api/v1/search?like=images/class-00/0.jpg", timeout=20) as got:
-                    answers.append(json.loads(got.read())["images"])
-        assert set(answers) == {24} and comparing.returncode == 0
-        assert comparing.stdout is not None and json.loads(comparing.stdout.read())["embedded"]
+        for process in (searching, comparing):
+            process.join(60)
+            assert process.exitcode == 0
+        hits = json.loads((tmp_path / "searching" / "out").read_text())["hits"]
+        assert hits[0]["columns"]["path"] == "class-01/1.jpg"
+        assert json.loads((tmp_path / "comparing" / "out").read_text())["embedded"]
     finally:
         for server in servers:
             server.terminate()
-            server.wait(timeout=30)
+            server.join(30)
 
 
 READ_ONLY = """
