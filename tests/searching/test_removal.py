@@ -216,3 +216,11 @@ def test_purge_deletes_generations_that_the_manifest_does_not_name(images: Path,
     if any_store.startswith("milvus"):
         with pytest.raises(LookalikeError):
             store_class(any_store).open(str(saved)).count()
+
+
+def test_holes_of_files_are_not_counted_as_space(images: Path) -> None:
+    place = update(images, seed=0).path
+    before = removal.purge(index=place, dry_run=True).bytes
+    with (place / "hole").open("wb") as file:
+        file.truncate(10**9)
+    assert removal.purge(index=place, dry_run=True).bytes < before + 10**6

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from lookalike.client import Client, RequestRefused
-from tests.helpers import Answer, make_images, until
+from tests.helpers import Answer, begin, make_images, until
 from tests.walks.terminal import Terminal, check
 
 NAME = "photos.example"
@@ -74,11 +73,9 @@ def test_serve_behind_a_proxy(terminal: Terminal, tmp_path: Path, home: Path) ->
         code=2,
     )
     command = ["serve", "photos", "--port", "0", "--keys", "--host-names", NAME, "--proxy", "127.0.0.1"]
-    printed = tmp_path / "stderr.txt"
-    with printed.open("w") as stderr:
-        process = subprocess.Popen([sys.executable, "-m", "lookalike", *command], stderr=stderr)
+    process, printed = begin(*command, into=tmp_path / "server"), tmp_path / "server" / "err"
     try:
-        until(lambda: "needs one" in printed.read_text(encoding="utf-8"))
+        until(lambda: printed.exists() and "needs one" in printed.read_text(encoding="utf-8"))
         lines = printed.read_text(encoding="utf-8")
         check(
             "lookalike serve photos …",
@@ -105,10 +102,12 @@ def test_serve_behind_a_proxy(terminal: Terminal, tmp_path: Path, home: Path) ->
             with pytest.raises(RequestRefused, match="only to its own name") as refused:
                 Client(f"http://127.0.0.1:{proxy}", key=key).info()
             assert refused.value.status == 421
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGINT)
+        process.join(30)
+        assert process.exitcode == 130
         rest = printed.read_text(encoding="utf-8").removeprefix(lines).splitlines()
         assert len(rest) == 1 and rest[0].startswith("Stopped.")
     finally:
         process.kill()
-        process.wait()
+        process.join()
