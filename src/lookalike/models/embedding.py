@@ -181,7 +181,7 @@ def embed(
         plan = vector_shards.write_plan(job, names, table, vector_shards.source_times(source, table), model)
         return _run_parts(plan, opened, share, progress)
     blocks = _blocks(model, table, failures, on_error, options, progress)
-    about = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
+    about: dict[str, Any] = {"model": model.name, "fingerprint": model.fingerprint(), "precision": precision}
     with atomic_file(out) as part:
         try:
             if out.suffix == ".npy":

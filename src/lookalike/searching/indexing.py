@@ -220,7 +220,7 @@ def _index_vectors(
     engine: str | None,
     model: str | Path | None,
     index: str | Path | None,
-    columns: dict[str, str | None],
+    columns: dict[str, Any],
     settings: dict[str, Any],
 ) -> IndexResult:
     """Build an index from parts, which an engine makes first if there is one."""

@@ -241,12 +241,12 @@ def search(
         given += [("k", None if k == 10 else str(k)), ("device", None if device == "auto" else device)]
         options = "".join(f" --{name} {shlex.quote(str(value))}" for name, value in given if value is not None)
         options += " --exact" * exact
-        builder = _QueryBuilder(opened, k, where, more, less, exact, all, options)
+        searcher = _Searcher(opened, k, where, _embed(opened, more), _embed(opened, less), exact, all, options)
         if text is not None:
             if box is not None:
                 raise LookalikeError("`--box` is a part of an image: leave it out to search by a text.")
             start = time.monotonic()
-            return builder.run(opened.embed_text(text)[None], start, name=text, is_text=True)
+            return searcher.run(searcher.query(opened.embed_text(text), name=text, is_text=True), start)
         if isinstance(query, str) and query == "-":
             query = sys.stdin.buffer.read(MAX_BYTES + 1)
             if not 0 < len(query) <= MAX_BYTES:
@@ -256,7 +256,7 @@ def search(
         if path is not None and not path.exists():
             raise LookalikeError(f"There is no image `{query}`.")
         if path is None or not path.is_dir():
-            return builder.search_image(query, box)
+            return searcher.search_image(query, box)
         if box is not None:
             raise LookalikeError("`--box` is a part of one image: leave it out to search by a folder.")
         from lookalike.data import read_table
@@ -266,35 +266,42 @@ def search(
             raise LookalikeError(f"`{query}` contains no images.")
         files = [table.file(row) for row in range(len(table))]
         with Progress("Searching", len(files), shown=progress) as bar:
-            return builder.search_files([file for file in files if file], bar)
+            return searcher.search_files([file for file in files if file], bar)
 
 
 @dataclass(frozen=True)
-class _QueryBuilder:
-    """Embed images or a text, make a `Query` of them, and run it."""
+class _Searcher:
+    """Run queries that share an index, filters, and further examples to look like (``more``) or unlike."""
 
     index: Index
     k: int
     where: Sequence[Condition]
-    more: Sequence[Any]
-    less: Sequence[Any]
+    more: np.ndarray
+    less: np.ndarray
     exact: bool
     show_all: bool
     options: str
 
+    def query(self, vector: np.ndarray, **fields: Any) -> Query:
+        positive = np.concatenate([vector[None], self.more])
+        return Query(positive, self.less, self.k, self.where, exact=self.exact, **fields)
+
+    def run(self, query: Query, start: float, **shown: Any) -> Hits:
+        command = f"lookalike search {'--text ' * query.is_text}{shlex.quote(query.name)}{self.options}"
+        return query.run(self.index, start=start, show_all=self.show_all, command=command, **shown)
+
     def search_image(self, image: Any, box: Sequence[float] | None = None) -> Hits:
         self.index.query_encoder  # noqa: B018 (loaded before the time starts)
         start = time.monotonic()
-        name, data = _name_of(image), _read(image)
+        data = _read(image)
         identical = {hash_bytes(data)} if isinstance(data, bytes) and box is None else set()
-        vectors = embed_images(self.index, [data], box, [name])
-        return self.run(vectors, start, name=name or "image", identical=identical)
+        [vector] = _embed(self.index, [data], box, names=[image])
+        return self.run(self.query(vector, name=_name_of(image) or "image", identical=identical), start)
 
     def search_files(self, files: Sequence[Path], bar: Progress) -> list[Hits]:
         """One answer per readable image, searched in batches; unreadable ones are reported at the end."""
         from lookalike.data import UnreadableImage
 
-        more, less = self._embed(self.more), self._embed(self.less)  # an unreadable example would spoil every answer
         encoder = self.index.query_encoder if len(files) <= BATCH else self.index.embedder
         answers: list[Hits] = []
         failures: list[UnreadableImage] = []
@@ -310,18 +317,16 @@ class _QueryBuilder:
             failures += [UnreadableImage(failure.reason, str(part[failure.index])) for failure in failed]
             readable = sorted(set(range(len(part))) - {failure.index for failure in failed})
             queries = [
-                Query(np.concatenate([vector[None], more]), less, self.k, self.where, str(part[i]),
-                      identical={hash_bytes(images[i])}, exact=self.exact)
+                self.query(vector, name=str(part[i]), identical={hash_bytes(images[i])})
                 for i, vector in zip(readable, np.asarray(vectors), strict=True)
-            ]  # fmt: skip
+            ]
             if queries:
                 directions = np.stack([direction(query.positive, query.negative) for query in queries])
                 limit = Query.fetched(self.index, self.k)
                 rows = self.index.store.query_many(directions, limit, where=self.where, exact=self.exact)
                 each = (time.monotonic() - start) / len(queries)
                 for query, first in zip(queries, rows, strict=True):
-                    shown = {"one_of_many": True, **self._shown(query.name)}
-                    answers.append(query.run(self.index, start=time.monotonic() - each, first=first, **shown))
+                    answers.append(self.run(query, time.monotonic() - each, first=first, one_of_many=True))
             bar.advance(len(files[at : at + BATCH]))
         if not answers:
             raise failures[0]
@@ -329,19 +334,6 @@ class _QueryBuilder:
             first_ = " ".join(str(error) for error in failures[:3]) + (" …" if len(failures) > 3 else "")
             warn(f"{len(failures):,} of {len(files):,} images could not be searched by. {first_}")
         return answers
-
-    def run(self, vectors: np.ndarray, start: float, **fields: Any) -> Hits:
-        positive = np.concatenate([vectors, self._embed(self.more)])
-        query = Query(positive, self._embed(self.less), self.k, self.where, exact=self.exact, **fields)
-        return query.run(self.index, start=start, **self._shown(query.name, "--text " * query.is_text))
-
-    def _shown(self, name: str, option: str = "") -> dict[str, Any]:
-        return {"show_all": self.show_all, "command": f"lookalike search {option}{shlex.quote(name)}{self.options}"}
-
-    def _embed(self, images: Sequence[Any]) -> np.ndarray:
-        if not images:
-            return np.empty((0, self.index.generation.dim), np.float32)
-        return embed_images(self.index, list(map(_read, images)), None, list(map(_name_of, images)))
 
 
 def _name_of(image: Any) -> str:
@@ -386,20 +378,24 @@ def box_region(box: Sequence[float], width: float, height: float) -> tuple[float
     return x1, y1, x2, y2
 
 
-def embed_images(index: Index, images: Sequence[Any], box: Sequence[float] | None, names: Sequence[str]) -> np.ndarray:
-    """Embed query images (paths, bytes, PIL images or arrays) by an index's model; ``box`` is a part of the first."""
+def _embed(
+    index: Index, images: Sequence[Any], box: Sequence[float] | None = None, *, names: Sequence[Any] = ()
+) -> np.ndarray:
+    """Embed images (paths, bytes, PIL images or arrays) by an index's model; ``box`` is a part of the first."""
     from lookalike.data import UnreadableImage, decode
 
+    if not images:
+        return np.empty((0, index.generation.dim), np.float32)
+    names, images = names or images, [_read(image) for image in images]
     if box is not None:
         pixels = decode(images[0])
         height, width = pixels.shape[:2]
         x1, y1, x2, y2 = box_region(box, width, height)
-        part = pixels[round(y1 * height) : round(y2 * height), round(x1 * width) : round(x2 * width)]
-        if not part.size:
+        images[0] = pixels[round(y1 * height) : round(y2 * height), round(x1 * width) : round(x2 * width)]
+        if not images[0].size:
             shown = ",".join(f"{value:g}" for value in box)
             raise LookalikeError(f"The box {shown} is less than a pixel of the image, which has {width} × {height}.")
-        images = [part, *images[1:]]
-    vectors, failures = index.query_encoder.encode(list(images), on_error="skip")
+    vectors, failures = index.query_encoder.encode(images, on_error="skip")
     for failure in failures:
-        raise UnreadableImage(failure.reason, names[failure.index] or failure.name)
+        raise UnreadableImage(failure.reason, _name_of(names[failure.index]) or failure.name)
     return np.asarray(vectors)
