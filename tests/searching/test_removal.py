@@ -224,3 +224,16 @@ def test_holes_of_files_are_not_counted_as_space(images: Path) -> None:
     with (place / "hole").open("wb") as file:
         file.truncate(10**9)
     assert removal.purge(index=place, dry_run=True).bytes < before + 10**6
+
+
+@pytest.mark.parametrize("name", ["lookalike.db", "generations/1/table.parquet"])
+def test_a_damaged_index_can_be_purged_and_made_again(images: Path, name: str) -> None:
+    place = update(images, seed=0).path
+    data = (place / name).read_bytes()
+    (place / name).write_bytes(data[: len(data) // 2])
+    if name == "lookalike.db":
+        with pytest.raises(LookalikeError, match=r"`lookalike purge .*` deletes it"):
+            update(images, seed=0)
+    assert removal.purge(index=place, dry_run=True).bytes > 1000
+    removal.purge(index=place)
+    assert not place.exists() and update(images, seed=0).images == 9

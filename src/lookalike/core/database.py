@@ -27,6 +27,10 @@ CANCELLED: ContextVar[Callable[[], bool]] = ContextVar("cancelled", default=lamb
 _DAMAGES = ("malformed", "not a database", "no such", "Could not decode", "no column named")
 
 
+class DamagedDatabase(LookalikeError):
+    """A database that cannot be read."""
+
+
 class Database:
     """A SQLite database, safe to use from several threads; there are as many connections as transactions at a time.
 
@@ -214,7 +218,7 @@ class Database:
             raise
 
     def _damaged(self, text: str) -> LookalikeError:
-        return LookalikeError(f"`{self.path}` is damaged ({text}): restore a backup, or make it again.")
+        return DamagedDatabase(f"`{self.path}` is damaged ({text}): restore a backup, or make it again.")
 
     def close(self) -> None:
         """Close all connections."""
@@ -249,7 +253,7 @@ def read_document(folder: Path, name: str) -> Any:
             raise ValueError("another checksum")
         return json.loads(body)
     except (ValueError, TypeError, RecursionError) as error:
-        raise LookalikeError(f"`{folder / FILE}` is damaged: its {name} is not what was written.") from error
+        raise DamagedDatabase(f"`{folder / FILE}` is damaged: its {name} is not what was written.") from error
 
 
 def write_document(folder: Path, name: str, document: Any) -> None:

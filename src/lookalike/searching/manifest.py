@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import Any
 
 import pydantic
 
-from lookalike.core.database import read_document, write_document
+from lookalike.core.database import DamagedDatabase, read_document, write_document
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import check_format, stamp
 
@@ -124,7 +125,10 @@ class Manifest(pydantic.BaseModel):
 
 def read(folder: Path) -> Manifest:
     """Read the manifest of an index."""
-    document = read_document(folder, NAME)
+    try:
+        document = read_document(folder, NAME)
+    except DamagedDatabase as error:
+        raise DamagedDatabase(f"{error} `lookalike purge {shlex.quote(str(folder))}` deletes it.") from None
     if document is None:
         if is_prerelease(folder):
             raise LookalikeError(f"The index `{folder}` was made by a pre-release; run `lookalike index` again.")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lookalike.core import artifacts, folders
-from lookalike.core.database import FILE, user_database, user_rows
+from lookalike.core.database import FILE, DamagedDatabase, user_database, user_rows
 from lookalike.core.errors import LookalikeError
 from lookalike.core.locks import hold, in_use
 from lookalike.searching import manifest as manifests
@@ -28,7 +28,7 @@ from lookalike.searching.index_folder import (
 from lookalike.searching.locate import default_path, find_index, index_path, is_leftover, path_key
 from lookalike.searching.manifest import Generation, Manifest
 from lookalike.searching.payload import PROTOTYPE
-from lookalike.store import Store
+from lookalike.store import Store, remove_store
 
 # Uploads that a server keeps for their links.
 UPLOADS = (
@@ -176,7 +176,10 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
                 shutil.rmtree(folder)
         return result
     path = named.resolve()
-    manifest = manifests.read(path)
+    try:
+        manifest = manifests.read(path)
+    except DamagedDatabase:  # it can only be deleted
+        manifest = Manifest(name=path.name, source="")
     served = f"The index `{path.name}` is being served or watched: stop `lookalike serve` or `index --watch` first."
     alone = contextlib.nullcontext() if dry_run else in_use(path, served, alone=True)
     with hold(path / ".lock", f"The index `{path.name}`"), alone:
@@ -190,7 +193,9 @@ def purge(*, index: str | Path, dry_run: bool = False) -> PurgeResult:
             return result
         if parts:
             clear_leftovers(path)
-        remove_generations(path)
+        for folder in path.glob("generations/[0-9]*"):
+            with contextlib.suppress(DamagedDatabase):  # what is here goes with the folder
+                remove_store(folder)
         for file in caches:
             artifacts.delete(file)
         if uploads:
@@ -212,7 +217,10 @@ def _caches(path: Path, manifest: Manifest) -> list[Path]:
     from lookalike.data import Table
     from lookalike.searching.image_facts import cache_group
 
-    tables = [Table.load(file) for file in path.glob(f"generations/*/{TABLE}")]
+    tables = []
+    for file in path.glob(f"generations/*/{TABLE}"):
+        with contextlib.suppress(LookalikeError):  # damaged
+            tables.append(Table.load(file))
     roots = {Index(path, generation.number).root for generation in manifest.generations}
     groups = {cache_group(root) for root in roots | {table.root for table in tables}}
     return artifacts.of_groups({path_key(path), *groups, *(table.fingerprint() for table in tables)})
