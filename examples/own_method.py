@@ -24,6 +24,6 @@ class CosineTriplet(Method):
 
 if __name__ == "__main__":
     register("cosine_triplet", CosineTriplet)
-    folder = make_folder(Path("example-images"), classes=12, images=6)
+    folder = make_folder(Path("example-images"), classes=8, images=4)
     run = la.train(data=folder, method="cosine_triplet", steps=10, out="example-own", report=False)
     print(run.result["verdict"])

@@ -195,6 +195,12 @@ def _session(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRe
 
 
 @pytest.fixture(scope="session")
+def session_folder(_session: tuple[Path, int]) -> Path:
+    """A folder that all test processes of a session share."""
+    return _session[0]
+
+
+@pytest.fixture(scope="session")
 def milvus(_session: tuple[Path, int]) -> Iterator[str]:
     """The address of a real Milvus server, one for all test processes of a session; mark: `needs("milvus")`."""
     from tests import milvus_server

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lookalike.cli.app import run
+from lookalike.core.locks import wait_for_lock
 from tests.helpers import ROOT, make_images
 from tests.hub_server import serve_hub
 
@@ -75,6 +76,21 @@ def test_generated_reference_pages_name_options_and_settings() -> None:
     assert "| `steps` |" in module.train_settings() and "## `ms`" in module.method_settings()
 
 
+@pytest.fixture(scope="module")
+def shared(session_folder: Path) -> Path:
+    """Images and caches of all pages: what one page computed of an image or a model is not computed for the next."""
+    folder = session_folder / "documents"
+    with wait_for_lock(session_folder / ".documents"):
+        if not folder.is_dir():
+            make_images(folder / "birds", classes=8, images=4)
+            for file in folder.rglob("*.jpg"):
+                file.rename(file.with_name(f"{int(file.stem):03d}.jpg"))
+            shutil.copytree(folder / "birds" / "class-03", folder / "photos")
+            shutil.copy(folder / "birds" / "class-00" / "000.jpg", folder / "query.jpg")
+            (folder / "cache").mkdir()
+    return folder
+
+
 LONG = ("docs/how-to/evaluate.md", "docs/how-to/export.md", "docs/how-to/train.md")
 
 
@@ -84,13 +100,13 @@ LONG = ("docs/how-to/evaluate.md", "docs/how-to/export.md", "docs/how-to/train.m
     ids=[name(path) for path in PAGES if blocks(path)],
 )
 def test_commands_in_the_documents_work(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    path: Path, shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    make_images(tmp_path / "birds", classes=8, images=6)
-    for file in tmp_path.rglob("*.jpg"):
-        file.rename(file.with_name(f"{int(file.stem):03d}.jpg"))
-    shutil.copytree(tmp_path / "birds" / "class-03", tmp_path / "photos")
-    shutil.copy(tmp_path / "birds" / "class-00" / "000.jpg", tmp_path / "query.jpg")
+    monkeypatch.setenv("LOOKALIKE_HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "cache").symlink_to(shared / "cache")
+    for one in ("birds", "photos", "query.jpg"):
+        (tmp_path / one).symlink_to(shared / one)
     space: dict[str, Any] = {"__name__": "__main__"}
     with _hub(tmp_path) if "hub" in path.name else contextlib.nullcontext():
         _run_blocks(path, space, monkeypatch, capfd)

@@ -150,7 +150,7 @@ def test_an_unknown_family_and_a_pickle_are_one_sentence(tmp_path: Path) -> None
 def test_the_tutorial_works(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(hub, "facebook/dinov2-small", "dinov2", tmp_path)
     monkeypatch.chdir(tmp_path)
-    helpers.make_images(tmp_path / "birds", classes=8, images=6)
+    helpers.make_images(tmp_path / "birds", classes=8, images=4)
     shutil.copy(next((tmp_path / "birds").rglob("*.jpg")), tmp_path / "query.jpg")
     text = (helpers.ROOT / "docs" / "tutorials" / "bring-a-model.md").read_text(encoding="utf-8")
     space: dict[str, object] = {}

@@ -20,7 +20,7 @@ from lookalike.core.errors import LookalikeError
 from lookalike.data.decoding import Preprocess
 from lookalike.models import Embedder, factories
 from tests import helpers
-from tests.models.families import FAMILIES, OwnNetwork, needs, own_network
+from tests.models.families import FAMILIES, OwnNetwork, own_network
 
 FACTORY = "tests.models.families:own_network"
 PRE = Preprocess(size=32, crop=1.0)
@@ -140,26 +140,28 @@ def test_a_model_goes_to_joblib(tmp_path: Path) -> None:
 
 CHILD = """
 import pickle, sys
-model = pickle.load(open(sys.argv[1], "rb"))
+models = pickle.load(open(sys.argv[1], "rb"))
 import numpy as np
-print(model.encode(np.zeros((1, 40, 40, 3), np.uint8)).tolist())
+print([model.encode(np.zeros((1, 40, 40, 3), np.uint8)).tolist() for model in models])
 """
 
 
-@pytest.mark.parametrize("family", [needs("lookalike"), needs("vit")])
-def test_a_fresh_process_unpickles_it(tmp_path: Path, family: str) -> None:
+@pytest.mark.needs("transformers")
+def test_a_fresh_process_unpickles_it(tmp_path: Path) -> None:
     """As a spawned process or a Spark worker does, which has imported nothing yet."""
     import cloudpickle
 
-    FAMILIES[family].build(tmp_path / "model")
-    model = Embedder.from_pretrained(tmp_path / "model")
-    expected = model.encode(np.zeros((1, 40, 40, 3), np.uint8), runtime="torch")
-    (tmp_path / "m.pickle").write_bytes(cloudpickle.dumps(model))
+    for family in ("lookalike", "vit"):
+        FAMILIES[family].build(tmp_path / family)
+    models = [Embedder.from_pretrained(tmp_path / family) for family in ("lookalike", "vit")]
+    image = np.zeros((1, 40, 40, 3), np.uint8)
+    (tmp_path / "m.pickle").write_bytes(cloudpickle.dumps(models))
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path / "m.pickle")], capture_output=True, text=True, env=dict(os.environ)
     )
     assert done.returncode == 0, done.stderr
-    assert np.allclose(np.array(eval(done.stdout)), expected, atol=1e-5)
+    for model, rows in zip(models, eval(done.stdout), strict=True):
+        assert np.allclose(np.array(rows), model.encode(image, runtime="torch"), atol=1e-5)
 
 
 @pytest.mark.slow

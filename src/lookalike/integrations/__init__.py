@@ -1,1 +1,1 @@
-"""Adapters for other libraries: scikit-learn."""
+"""Adapters for other libraries: scikit-learn, Ray Data and sentence-transformers."""

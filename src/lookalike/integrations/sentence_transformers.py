@@ -1,8 +1,9 @@
-"""What sentence-transformers loads a model folder of lookalike with (its `modules.json` names this class).
+"""The module with which sentence-transformers loads model folders that its own modules cannot compute.
 
     SentenceTransformer("my-model", trust_remote_code=True).encode([Image.open("a.jpg")])
 
 sentence-transformers asks for `trust_remote_code` because the class is not one of its own; the code is this module.
+`lookalike.models.sentence_modules` writes which folders need it.
 """
 
 from __future__ import annotations

@@ -292,10 +292,13 @@ def resnet10_small(pretrained: bool = False, **options: Any) -> nn.Module:
     return model
 
 
+SMALL = {"resnet18_cifar": resnet18_cifar, "resnet10_small": resnet10_small}
+
+
 def _register() -> None:
     """Register the two with timm under their own names, once."""
     timm = import_timm()
-    for architecture in (resnet18_cifar, resnet10_small):
+    for architecture in SMALL.values():
         if not timm.is_model(architecture.__name__):
             from timm.models import register_model
 

@@ -24,17 +24,14 @@ from lookalike.core.locks import wait_for_lock
 from lookalike.core.run import Run
 from lookalike.core.storage import Mirror, is_url, location
 from lookalike.data.decoding import Preprocess
-from lookalike.models import backbones, hub, open_clip, pretrained_folder
+from lookalike.models import backbones, hub, open_clip, pretrained_folder, sentence_modules
 from lookalike.models.embedder import Embedder
 from lookalike.models.heads import BlockLinear, make_norm, norm_name
 from lookalike.models.inference.compiled_embedder import config_checksum, read_config
 from lookalike.models.prototypes import Prototypes
 
-CONFIG, WEIGHTS, CARD, MODULES = "config.json", "model.safetensors", "README.md", "modules.json"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LOCAL = "local-dir:"
-# What sentence-transformers loads the folder with.
-MODULE = "lookalike.integrations.sentence_transformers.LookalikeModule"
-SENTENCE_TRANSFORMERS = {"idx": 0, "name": "0", "path": "", "type": MODULE}
 
 
 def check_name(model: object) -> None:
@@ -121,13 +118,16 @@ def save(model: Embedder, path: Path, card: dict[str, Any] | None = None) -> Non
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     config = files.stamp("model", document)
+    foreign = sentence_modules.config_for(model)
+    native = bool(foreign) and not foreign.keys() & config.keys()
+    config |= foreign if native else {}
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     with files.atomic_folder(path) as part:
         save_file(tensors, part / WEIGHTS, metadata={"format": "pt"})
         config = json.loads(json.dumps({**config, "checksum": files.checksum(part / WEIGHTS)}, default=files.to_json))
         files.write_json(part / CONFIG, {**config, "config_checksum": config_checksum(config)})
         files.write_text(part / CARD, render_card(model, config))
-        files.write_json(part / MODULES, [SENTENCE_TRANSFORMERS])
+        sentence_modules.write(model, part, native)
 
 
 def load(kind: type[Embedder], path: Path, *, pooling: str | None = None, size: int | None = None) -> Embedder:

@@ -54,7 +54,9 @@ class TransformersBackbone(nn.Module):
         self.options = {"interpolate_pos_encoding": True} if resizable and native not in (None, size) else {}
         patch = getattr(config, "patch_size", None)
         with torch.inference_mode():
-            hidden = network.eval()(torch.zeros(1, 3, size, size), **self.options).last_hidden_state
+            output = network.eval()(torch.zeros(1, 3, size, size), **self.options)
+        hidden, pooled = output.last_hidden_state, self._own_pooling(output)
+        self.pools = pooled is not None and pooled.ndim == 2  # by itself, to a vector
         patches = (size // patch) ** 2 if isinstance(patch, int) else 0
         self.num_prefix_tokens = max(hidden.shape[1] - patches, 0) if hidden.ndim == 3 and patches else 0
 
@@ -67,14 +69,15 @@ class TransformersBackbone(nn.Module):
         hidden: Tensor = output.last_hidden_state
         if self.all_tokens:
             return hidden
-        pooled = getattr(output, "image_embeds", None)
-        if pooled is None and self.has_pooler:
-            pooled = getattr(output, "pooler_output", None)
-        if pooled is not None:
+        if (pooled := self._own_pooling(output)) is not None:
             return pooled.flatten(1)
         if hidden.ndim == 4:
             return hidden.mean((2, 3))
         return hidden[:, 0] if self.num_prefix_tokens else hidden.mean(1)
+
+    def _own_pooling(self, output: Any) -> Tensor | None:
+        pooled: Tensor | None = getattr(output, "image_embeds", None)
+        return getattr(output, "pooler_output", None) if pooled is None and self.has_pooler else pooled
 
 
 def create(config: Mapping[str, Any], size: int, tensors: Mapping[str, Tensor] | None = None) -> TransformersBackbone:

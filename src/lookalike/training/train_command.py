@@ -178,7 +178,7 @@ def pretrain(
         LookalikeError: If the images or settings cannot be used, or the resumed run was started with others.
 
     Example:
-        >>> plan = la.pretrain(data="photos", steps=4, dry_run=True)
+        >>> plan = la.pretrain(data="photos", steps=4, dry_run=True, settings={"model": {"size": 64}})
         >>> plan.settings.method.name
         'carp'
     """

@@ -77,7 +77,7 @@ def _load_crop(image: Any, preprocess: Preprocess) -> np.ndarray:
 def central_part(pixels: np.ndarray, preprocess: Preprocess) -> np.ndarray:
     """Cut out the central part of decoded pixels that becomes the input: a square, unless the model squashes."""
     height, width = pixels.shape[:2]
-    across, down = (max(round(side), 1) for side in preprocess.region(width, height))
+    across, down = (max(int(side), 1) for side in preprocess.region(width, height))
     top, left = (height - down) // 2, (width - across) // 2
     return pixels[top : top + down, left : left + across]
 

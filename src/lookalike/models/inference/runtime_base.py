@@ -21,7 +21,7 @@ from lookalike.core.errors import LookalikeError
 
 T = TypeVar("T")
 
-GRAPH_VERSION = 1
+GRAPH_VERSION = 2
 """Raise it when the graph changes in a way that the model's fingerprint does not show."""
 
 TOLERANCE = 1e-4
