@@ -1,7 +1,7 @@
 """What sentence-transformers reads of a model folder: modules of its own where it has them, else one of lookalike's.
 
 Its ``Transformer`` loads any model of timm or transformers from the same ``config.json`` and ``model.safetensors``, and
-its ``Dense`` and ``Normalize`` are heads. What it has no module for (GeM, open_clip, a network of the user's own, blocks)
+its ``Dense`` and ``Normalize`` are heads. What it has no module for (GeM, open_clip, own networks, heads of blocks)
 is loaded by ``lookalike.integrations.sentence_transformers``, for which it asks for ``trust_remote_code``.
 """
 
