@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -41,3 +42,13 @@ def test_the_lock_dies_with_its_process(tmp_path: Path) -> None:
     process.stdout.close()
     with hold(path, "It"):
         pass
+
+
+def test_a_disk_without_room_for_the_holders_name_is_no_reason_to_fail(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_FSIZE, before)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+        with hold(tmp_path / ".lock", "It"), pytest.raises(Locked, match="It is in use by another process;"):
+            stack.enter_context(hold(tmp_path / ".lock", "It"))

@@ -36,7 +36,7 @@ def _try(file: IO[bytes]) -> bool:
 def _open(path: Path) -> IO[bytes]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        return path.open("ab+")
+        return path.open("ab+", buffering=0)  # else closing it on a full disk would fail once more
 
 
 @contextlib.contextmanager
@@ -69,7 +69,6 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
             file.truncate(0)
             program = " ".join([Path(sys.argv[0]).name, *sys.argv[1:2]])
             file.write(f"{program[:100]}, process {os.getpid()}".encode("utf-8", "replace"))
-            file.flush()
         yield
 
 
