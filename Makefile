@@ -32,9 +32,9 @@ test-all: ## the test suite with the long forms
 	@tools/chromium
 	@$(PYTEST) -n $(JOBS) --dist worksteal --slow $(TESTS)
 
-soak: ## crashes, full disks, two writers, mutated files, and 64 clients (about 35 minutes)
+soak: ## crashes, full disks, two writers, mutated files, and 64 clients (35 minutes); to results/soak.json
 	@tools/setup dev
-	@$(BIN)/python -m tests.soak $(SOAK)
+	@$(BIN)/python -m tests.soak $(SOAK) --out results
 
 check: ## lint, types, layers, security, and documents that are up to date
 	@tools/setup dev

@@ -293,6 +293,7 @@ def readers() -> dict[str, Reader]:
     for kind in ("csv", "tsv", "txt", "jsonl", "parquet"):
         out[kind] = Reader(partial(_make_table, kind=kind), partial(_use_list, kind=kind), "list.*")
     out["saved"] = Reader(_make_saved, lambda f: _use_table(f / "saved.parquet"), "saved.parquet")
+    out["images-inside"] = Reader(_make_images_inside, _use_images_inside, "packed.parquet|plain.parquet", cost=2)
     out["shards"] = Reader(_make_shards, lambda f: _use_table(f / "train-0.tar"), "train-0.tar")
     out["datasets"] = Reader(_make_datasets, _use_datasets, ".*/.*", cost=2)
     out["backup"] = Reader(_make_backup, _restore, "index.lookalike", cost=20)
@@ -379,6 +380,25 @@ def _use_table(path: Path) -> None:
     retrieval_split(audited)
     audited.save(path.parent / "again.parquet")
     Table.load(path.parent / "again.parquet")
+
+
+def _make_images_inside(folder: Path) -> None:
+    """Images in structs of bytes and path, of which those without compression are found by offset."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    photos = _photos(folder / "photos")
+    images = [{"bytes": (photos / name).read_bytes(), "path": name} for name in _paths(photos)]
+    rows = pa.table({"image": images, "label": ["a", "b"] * 3})
+    for name, compression in (("plain", "none"), ("packed", "snappy")):
+        pq.write_table(rows, folder / f"{name}.parquet", compression=compression, row_group_size=4)
+    shutil.rmtree(photos)
+
+
+def _use_images_inside(folder: Path) -> None:
+    for name in ("plain", "packed"):
+        with _allowed():
+            _use_table(folder / f"{name}.parquet")
 
 
 def _make_shards(folder: Path) -> None:

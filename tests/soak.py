@@ -233,7 +233,9 @@ def main() -> int:
     }
     good = True
     for name in arguments.what or jobs:
+        begin = time.monotonic()
         matches = jobs[name]()
+        matches["minutes"] = round((time.monotonic() - begin) / 60, 1)
         good &= matches["ok"]
         if arguments.out:
             timed = f"--seconds {arguments.seconds:g}" if name in ("readers", "load") else f"--times {arguments.times}"
