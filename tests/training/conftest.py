@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from tests import helpers
 
+from lookalike.core.run import Run
+from lookalike.core.settings import merge
+
 # Small enough that a run takes a second, with everything in it that a real one has.
 SMALL = {
     "head": {"embedding_dim": 16},
@@ -17,6 +20,7 @@ SMALL = {
     "optimizer": {"lr": 1e-3},
     "data": {"near_duplicates": False},
 }
+PAIR = merge(SMALL, {"keep": "trained", "steps": 8, "views": {"mode": "end_to_end"}, "model": {"freeze": "stage0"}})
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +41,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models") / "tiny"
     model.save_pretrained(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def pair(folder: Path, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run of two processes, made once."""
+    from lookalike.training import train
+
+    out = tmp_path_factory.mktemp("pair") / "run"
+    return train(data=folder, model=tiny, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)

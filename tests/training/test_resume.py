@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests import helpers
-from tests.training.conftest import SMALL
+from tests.training.conftest import PAIR, SMALL
 from tests.training.methods import Remembering
 from tests.training.test_train_command import same
 
@@ -267,16 +267,6 @@ def test_ctrl_c_ends_a_run_within_seconds_and_says_so_in_one_line(stage, tmp_pat
     assert process.wait() == Exit.STOPPED, "".join(lines)
     assert time.monotonic() - start < 5
     assert [line[:7] for line in lines if "Stopped" in line or "Traceback" in line] == ["Stopped"]
-
-
-PAIR = merge(SMALL, {"keep": "trained", "steps": 8, "views": {"mode": "end_to_end"}, "model": {"freeze": "stage0"}})
-
-
-@pytest.fixture(scope="module")
-def pair(folder, tiny, tmp_path_factory):
-    """A run of two processes, made once."""
-    out = tmp_path_factory.mktemp("pair") / "run"
-    return train(data=folder, model=tiny, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)
 
 
 def test_two_processes_train_what_one_does(pair, folder, tiny, tmp_path):

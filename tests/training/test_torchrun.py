@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -11,53 +9,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests import helpers, milvus_server
+from tests import helpers
+from tests.training.conftest import PAIR
 from tests.training.test_pretrain import FEW
-from tests.training.test_resume import PAIR
 
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import hash_file
 from lookalike.core.run import Run, started_by_torchrun
 from lookalike.core.settings import flatten, merge
-from lookalike.training import checkpoint, pretrain, train
+from lookalike.training import checkpoint, pretrain
 from lookalike.training.loop import _fabric
 
 WEIGHTS = "model/model.safetensors"
 
 
-def main(place: Path, *words: str) -> int:
-    """Start both torchruns; return the exit code of the first.
-
-    Once the file `strike` is there and a checkpoint too, the second node is killed, or with the file `restart` its
-    process alone, which torchrun then starts again on both nodes.
-    """
-    milvus_server.alone()  # torchrun's store listens on all interfaces
-    restart = (place / "restart").exists()
-    code = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1"]
-    code += [f"--max-restarts={int(restart)}"]
-    nodes = [
-        subprocess.Popen(
-            [sys.executable, *code, "--master-port=29611", f"--node-rank={rank}", "-m", "lookalike", *words],
-            env=os.environ | {"LOOKALIKE_HOME": str(place / f"home{rank}")},
-            start_new_session=True,
-        )
-        for rank in range(2)
-    ]
-    while any(node.poll() is None for node in nodes):
-        time.sleep(0.05)
-        if (place / "strike").exists() and nodes[1].poll() is None and any(place.glob("run/checkpoints/last.pt")):
-            worker = Path(f"/proc/{nodes[1].pid}/task/{nodes[1].pid}/children").read_text().split()
-            for process in [*([] if restart else [nodes[1].pid]), *map(int, worker)]:
-                os.kill(process, signal.SIGKILL)
-            if restart and worker:
-                (place / "strike").unlink()
-    return nodes[0].wait()
-
-
 def run_on_two_nodes(place: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    code = "import sys; from tests.training.test_torchrun import *; sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))"
-    command = [sys.executable, "-c", code, str(place), *map(str, words)]
+    command = [sys.executable, "-m", "tests.torchrun", "two-nodes", str(place), *map(str, words)]
     return subprocess.run(command, cwd=helpers.ROOT, capture_output=True, text=True, timeout=240)
 
 
@@ -66,12 +34,9 @@ def train_words(folder: Path, tiny: Path, out: Path) -> list[object]:
     return ["train", folder, "--model", tiny, "--method", "proxy_anchor", "--out", out, "--no-report", *settings]
 
 
-def test_two_nodes_train_the_bits_of_two_processes(folder, tiny, tmp_path):
+def test_two_nodes_train_the_bits_of_two_processes(pair, folder, tiny, tmp_path):
     done = run_on_two_nodes(tmp_path, *train_words(folder, tiny, tmp_path / "run"))
     assert done.returncode == 0, done.stderr
-    pair = train(
-        data=folder, model=tiny, out=tmp_path / "pair", method="proxy_anchor", settings=PAIR, processes=2, report=False
-    )
     assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(pair.path / WEIGHTS)
     assert done.stdout.count("48 train") == 1, "the first process alone answers"
     assert Run(tmp_path / "run").config["processes"] == 2
@@ -133,26 +98,12 @@ def test_fabric_run_does_not_take_over_the_processes(monkeypatch):
 
 
 @pytest.mark.slow
-def test_fabric_run_trains_the_bits_of_two_processes(folder, tiny, tmp_path):
+def test_fabric_run_trains_the_bits_of_two_processes(pair, folder, tiny, tmp_path):
     words = train_words(folder, tiny, tmp_path / "run")
-    code = "import sys; from tests.training.test_torchrun import *; sys.exit(fabric(*sys.argv[1:]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, words)], cwd=helpers.ROOT, capture_output=True, text=True, timeout=240
-    )
+    command = [sys.executable, "-m", "tests.torchrun", "fabric", *map(str, words)]
+    done = subprocess.run(command, cwd=helpers.ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    pair = train(
-        data=folder, model=tiny, out=tmp_path / "pair", method="proxy_anchor", settings=PAIR, processes=2, report=False
-    )
     assert hash_file(tmp_path / "run" / WEIGHTS) == hash_file(pair.path / WEIGHTS)
-
-
-def fabric(*words: str) -> int:
-    """`fabric run` with two processes on this machine."""
-    milvus_server.alone()
-    code = "import sys; from lookalike.core.imports import prepare_torchvision; prepare_torchvision(); "
-    code += "from lightning_fabric.cli import _main; sys.exit(_main())"  # it imports torchvision
-    command = [sys.executable, "-c", code, "run", "--accelerator=cpu", "--devices=2"]
-    return subprocess.run([*command, Path(sys.executable).parent / "lookalike", *words]).returncode
 
 
 def test_what_torchrun_says_of_a_job(monkeypatch, tmp_path):
