@@ -6,6 +6,7 @@ import tarfile
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,8 @@ def jpeg(seed: int) -> bytes:
     return file.getvalue()
 
 
-IMAGES = {f"{label}/{number}é.jpg": jpeg(ord(label) + number) for label in "ab" for number in range(3)}
-FIRST = IMAGES["a/0é.jpg"]
+IMAGES = {f"{label}/{number}é #1%20+?.jpg": jpeg(ord(label) + number) for label in "ab" for number in range(3)}
+FIRST = IMAGES["a/0é #1%20+?.jpg"]
 LISTED = [f"{name},{name[0]}" for name in IMAGES]
 
 
@@ -82,7 +83,7 @@ def test_a_local_table_lists_urls_and_tables_are_saved_to_buckets(data: str) -> 
     assert str(table.root) == "s3://data/photos" and table.open_bytes(0) == FIRST
     table.save(f"{data}/saved/table.parquet")
     again = la.read_table(f"{data}/saved/table.parquet")
-    assert again.arrow.equals(table.arrow) and again.open_bytes(5) == IMAGES["b/2é.jpg"]
+    assert again.arrow.equals(table.arrow) and again.open_bytes(5) == IMAGES["b/2é #1%20+?.jpg"]
 
 
 def test_an_image_costs_two_requests_and_one_in_a_shard_no_more_than_its_part(
@@ -284,6 +285,18 @@ def test_wrong_keys_are_one_sentence_without_the_keys(
         location("s3://data/ready").read_bytes()
     storage._filesystem.cache_clear()
     assert "not-the-secret" not in str(caught.value)
+
+
+def test_keys_that_are_no_paths_are_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["a/1.jpg", "a/../../../etc/passwd.jpg", "a//2.jpg", "./3.jpg", "b/4.jpg"]
+    infos = [fs.FileInfo(f"bucket/x/{key}", fs.FileType.File, size=1) for key in keys]
+    stub = SimpleNamespace(get_file_info=lambda _: infos)
+    monkeypatch.setattr(storage, "_filesystem", lambda *_: stub)
+    names = [path.as_posix() for path in location("s3://bucket/x").rglob("*")]
+    assert names == ["s3://bucket/x/a/1.jpg", "s3://bucket/x/b/4.jpg"]
+    assert "3 keys in `s3://bucket/x` are left out" in capsys.readouterr().err
 
 
 @pytest.mark.slow

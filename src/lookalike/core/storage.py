@@ -196,8 +196,13 @@ class RemotePath:
 
         with _errors(str(self)):
             entries = self._fs.get_file_info(fs.FileSelector(str(self.pure), recursive=True, allow_not_found=True))
-        files = (one for one in entries if one.type == fs.FileType.File)
-        tree = Tree({f"{self.scheme}://{one.path}": (one.size, one.mtime_ns or 0) for one in files})
+        files = [one for one in entries if one.type == fs.FileType.File]
+        paths = [one for one in files if str(PurePosixPath(one.path)) == one.path and ".." not in one.path.split("/")]
+        if len(paths) < len(files):
+            from lookalike.core.progress import warn
+
+            warn(f"{len(files) - len(paths):,} keys in `{self}` are left out: they have empty parts, `.` or `..`.")
+        tree = Tree({f"{self.scheme}://{one.path}": (one.size, one.mtime_ns or 0) for one in paths})
         return RemotePath(str(self), tree)
 
     def _facts(self) -> tuple[int, int] | None:
