@@ -160,37 +160,33 @@ def disk(times: int) -> dict[str, Any]:
 
 
 def fill_up(base: str, times: str) -> None:
-    """What `disk` does in a namespace of its own, where anybody may mount."""
-    by_store: dict[str, Any] = {}
+    """What `disk` does in a namespace of its own, where anybody may mount, and which takes the disk along."""
     small, count = Path(base) / "small", 160
     small.mkdir()
     folder = small_images(Path(base) / "images", count)
-    for store, size in (("local", 8),):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "none", str(small)], check=True)
-        rng, ends = random.Random(3), {"told": 0, "died": 0, "was_faster": 0}
-        lost = twice = unfinished = 0
-        for number in range(int(times)):
-            place, ballast = small / f"index-{number}", small / "ballast"
-            child = Child(folder, place, store, pause=0.03)
-            child.started()
-            time.sleep(rng.uniform(0.02, 0.6))
-            fill(ballast)
-            code, acknowledged, error = child.end()
-            ends["was_faster" if code == 0 else "died" if code < 0 else "told"] += 1
-            if code > 0 and not any(word in error for word in ("full", "are free")):
-                raise SystemExit(f"{store}: no sentence about the disk: {error}")
-            ballast.unlink()
-            result = rows(place)
-            lost += max(acknowledged - len(result), 0)
-            twice += len(result) - len(set(result))
-            code, _, error = Child(folder, place, store).end()
-            unfinished += code != 0 or len(set(rows(place))) != count
-            shutil.rmtree(place)
-        subprocess.run(["umount", str(small)], check=True)
-        by_store[store] = {"times": int(times), **ends, "lost": lost, "twice": twice, "unfinished": unfinished}
-        print(f"{store}: {by_store[store]}", flush=True)
-    good = not any(f["lost"] + f["twice"] + f["unfinished"] for f in by_store.values())
-    print(json.dumps({"ok": good, **by_store}))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "none", str(small)], check=True)
+    rng, ends = random.Random(3), {"told": 0, "died": 0, "was_faster": 0}
+    lost = twice = unfinished = 0
+    for number in range(int(times)):
+        place, ballast = small / f"index-{number}", small / "ballast"
+        child = Child(folder, place, "local", pause=0.03)
+        child.started()
+        time.sleep(rng.uniform(0.02, 0.6))
+        fill(ballast)
+        code, acknowledged, error = child.end()
+        ends["was_faster" if code == 0 else "died" if code < 0 else "told"] += 1
+        if code > 0 and not any(word in error for word in ("full", "are free")):
+            raise SystemExit(f"no error message about the disk: {error}")
+        ballast.unlink()
+        result = rows(place)
+        lost += max(acknowledged - len(result), 0)
+        twice += len(result) - len(set(result))
+        code, _, error = Child(folder, place, "local").end()
+        unfinished += code != 0 or len(set(rows(place))) != count
+        shutil.rmtree(place)
+    figures = {"times": int(times), **ends, "lost": lost, "twice": twice, "unfinished": unfinished}
+    print(f"disk: {figures}", flush=True)
+    print(json.dumps({"ok": not lost + twice + unfinished, **figures}))
 
 
 def fill(ballast: Path) -> None:
