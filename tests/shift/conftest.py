@@ -8,6 +8,9 @@ from tests import helpers
 
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import Table
+from lookalike.shift import running_time
+
+ESTIMATE = running_time.running_time
 
 
 def make_classes(classes=21, images=9, dim=6, seed=0):
@@ -20,6 +23,15 @@ def make_classes(classes=21, images=9, dim=6, seed=0):
     names = [f"kind {label}" for label in labels]
     paths = [f"{name}/{i:04}.jpg" for i, name in enumerate(names)]
     return Table.from_columns({"path": paths, "label": names}, name="kinds"), features.astype(np.float32)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_estimate():
+    """Runs do not time their stages first; the test of that puts `ESTIMATE` back."""
+    stages = dict.fromkeys(("splits", "features", "runs", "report"), 1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running_time, "running_time", lambda *_, **__: stages)
+        yield
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from lookalike.core.files import read_json, write_json
 from lookalike.core.seeds import numpy_rng
 from lookalike.data import read_table
 from lookalike.data.styles import STRENGTHS, STYLES, StyleView, median
-from lookalike.shift import neighbor_features, placement
+from lookalike.shift import graded_folders, neighbor_features, placement
 from lookalike.shift.graded_folders import LabeledFeatures, TrainingReference, draw_folder, grade_folders
 from lookalike.shift.shift_curve import ShiftCurve
 
@@ -255,7 +255,14 @@ def trained(tiny, tmp_path_factory):
     return train(data=folder, model=tiny, settings=settings, steps=4, out=out, report=False)
 
 
-def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path, monkeypatch):
+@pytest.fixture
+def few_folders(monkeypatch):
+    """A calibration on half of the folders, where it is not what is tested."""
+    monkeypatch.setattr(graded_folders, "PER_HALF", 32)
+    monkeypatch.setattr(graded_folders, "PER_WHOLE", 12)
+
+
+def test_place_learns_once_and_keeps_the_curve_beside_the_model(trained, tmp_path, monkeypatch, few_folders):
     monkeypatch.setattr(placement, "STYLES", placement.STYLES[-3:])
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     result = shift.place(model=trained.path, folder=folder, out=tmp_path / "placed")
@@ -281,7 +288,7 @@ def test_a_curve_of_an_older_version_is_learnt_again(tmp_path, capsys):
     assert "older version; it will be learned again" in capsys.readouterr().err
 
 
-def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, capsys):
+def test_another_data_or_seed_is_learnt_from(trained, tmp_path, monkeypatch, capsys, few_folders):
     monkeypatch.setattr(placement, "STYLES", placement.STYLES[-1:])
     folder = helpers.make_images(tmp_path / "new", classes=5, images=24, width=40, height=40, seed=7)
     one, two = (
@@ -333,7 +340,7 @@ def test_find_duplicates_are_one_image_and_a_bare_model_needs_data(trained, tiny
         shift.place(model=trained.path, folder=folder, level=1.5)
 
 
-def test_images_without_a_split_are_not_their_own_nearest_training_images():
+def test_images_without_a_split_are_not_their_own_nearest_training_images(few_folders):
     """Else every other folder would lie farther from training than all of them."""
     images = labeled(styles=False)
     every = np.arange(len(images.labels))
@@ -343,7 +350,7 @@ def test_images_without_a_split_are_not_their_own_nearest_training_images():
     assert own.place(encode(rows[new]), rows[new]).verdict == "placed"
 
 
-def test_a_style_that_was_not_rendered_gets_the_reason_too(trained, tmp_path, monkeypatch):
+def test_a_style_that_was_not_rendered_gets_the_reason_too(trained, tmp_path, monkeypatch, few_folders):
     """Hatchings in two inks on paper: none of the rendered styles, which the score of style is learned from."""
     monkeypatch.setattr(placement, "STYLES", placement.STYLES[::3])
     plain = helpers.make_images(tmp_path / "plain", classes=5, images=24, width=40, height=40, seed=7)
