@@ -76,18 +76,18 @@ def top_k_scores(scores: Any, k: int) -> tuple[Any, Ints]:
         >>> top_k_scores(np.array([[0.1, 0.7, 0.7, 0.2]]), 2)
         (array([[0.7, 0.7]]), array([[1, 2]]))
     """
-    count = scores.shape[1]
+    count, rows = scores.shape[1], np.arange(len(scores))[:, None]  # `take_along_axis` takes longer for one query
     k = min(k, count)
     if 0 < k < count:
         columns = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        last = np.take_along_axis(scores, columns, axis=1).min(axis=1, keepdims=True)
+        last = scores[rows, columns].min(axis=1, keepdims=True)
         tied = np.flatnonzero(np.count_nonzero(scores >= last, axis=1) > k)  # argpartition takes any of equal entries
         columns[tied] = np.argsort(-scores[tied], axis=1, kind="stable")[:, :k]
     else:
         columns = np.broadcast_to(np.arange(k), (len(scores), k))
-    values = np.take_along_axis(scores, columns, axis=1)
+    values = scores[rows, columns]
     order = np.lexsort((columns, -values), axis=1)
-    return np.take_along_axis(values, order, axis=1), np.take_along_axis(columns, order, axis=1)
+    return values[rows, order], columns[rows, order]
 
 
 def torch_top_k(queries: Tensor, references: Tensor, k: int, block: int = BLOCK) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar
 
@@ -12,6 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, ValidationError
 from starlette.background import BackgroundTask
 from starlette.datastructures import UploadFile
@@ -219,13 +220,18 @@ _UPLOAD_SCHEMA: dict[str, Any] = {
 }
 
 
-@router.post("/search", openapi_extra=_UPLOAD_SCHEMA)
+class _PlainRoute(APIRoute):
+    """A route whose function answers a request itself: FastAPI would look through its annotations for each one."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return search_by_upload
+
+
 async def search_by_upload(request: Request) -> Response:
     """Search by an uploaded image, and by further images of the index (`more`, `less`).
 
     `query.id` can be used as a query for a few days, unless `keep` is false.
     """
-    # Parsed here: FastAPI inspects every annotation again for each request.
     service = await service_of(request)
     parameters = request.query_params
     try:
@@ -257,6 +263,11 @@ async def search_by_upload(request: Request) -> Response:
         return await service.search_pool.run(run)
     finally:
         await form.close()
+
+
+router.add_api_route(
+    "/search", search_by_upload, methods=["POST"], openapi_extra=_UPLOAD_SCHEMA, route_class_override=_PlainRoute
+)
 
 
 def _embed_upload(
