@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -11,20 +12,34 @@ from typing import Any
 
 import pytest
 
+from lookalike.core import folders
 from tests.searching.conftest import _made, made, model, models  # noqa: F401 (fixtures)
 
-_LOADED: dict[Path, Any] = {}
+_LOADED: dict[str, Any] = {}  # by fingerprint
+_HOMES: list[Path] = []  # the session's first, where models were converted
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _first_home(_shared_home: None) -> None:
+    _HOMES.append(folders.home())
 
 
 def build(place: Path, runs: Path, **options: Any) -> Any:
-    """A service over an index; its model is loaded once for all tests."""
+    """A service over an index; its model is loaded and converted once for all tests, whatever their home."""
+    from lookalike.models.inference.pipeline import CropEncoder
     from lookalike.searching import Index
     from lookalike.service.state import Service
 
     index = Index.open(place)
-    if place not in _LOADED:
-        _LOADED[place] = index.embedder
-    index._embedder = _LOADED[place]
+    name = index.generation.model.fingerprint
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOKALIKE_HOME", str(_HOMES[0]))
+        if name not in _LOADED:
+            _LOADED[name] = index.embedder
+            CropEncoder(index.embedder, fast=True)
+        converted = folders.cache("runtimes")
+    shutil.copytree(converted, folders.cache("runtimes"), dirs_exist_ok=True)
+    index._embedder = _LOADED[name]
     return Service(index, [runs], **options)
 
 

@@ -175,8 +175,8 @@ def test_a_file_that_became_huge_or_a_pipe_is_not_read(folder: Path, home: Path,
         ("AVIF", 4_000, 8_000, False),
         ("JPEG2000", 3_000, 5_000, False),
         ("WEBP", 6_000, 9_000, True),
-        ("AVIF", 9_000, 9_000, True),
-        ("JPEG2000", 6_000, 6_000, True),
+        pytest.param("AVIF", 9_000, 9_000, True, marks=pytest.mark.slow),
+        pytest.param("JPEG2000", 6_000, 6_000, True, marks=pytest.mark.slow),
     ],
 )
 def test_large_images_of_the_index_are_decoded_in_little_memory(

@@ -201,7 +201,7 @@ def test_formats_whose_decoders_take_more_memory_have_a_lower_limit(
     [
         ("JPEG", "RGB", 9_900, {"progressive": True, "subsampling": 0}),
         ("JPEG2000", "RGBA", 4_900, {}),
-        ("TIFF", "RGBA", 9_900, {"compression": "tiff_adobe_deflate"}),
+        pytest.param("TIFF", "RGBA", 9_900, {"compression": "tiff_adobe_deflate"}, marks=pytest.mark.slow),
     ],
 )
 def test_whatever_a_decoder_takes_the_server_does_not(

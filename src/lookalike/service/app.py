@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
 import signal
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +17,13 @@ import uvicorn
 from anyio import to_thread
 from fastapi import FastAPI, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import FileResponse
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lookalike._version import __version__
 from lookalike.service import api, limits
-from lookalike.service.api.common import IndexDep, ServiceDep
+from lookalike.service.api.common import IMMUTABLE, IndexDep, ServiceDep, in_pool
 from lookalike.service.auth import SCREEN_PREFIXES, SCREENS, rights_of
 from lookalike.service.http_errors import Problem, install_error_handlers
 from lookalike.service.image_files import original
@@ -40,7 +38,6 @@ HEALTH_SECONDS = 3.0  # a health check does not wait much longer
 SEARCH = ("components/grid", "components/score", "views/search")
 MAP = ("views/map", "map/points", "map/paint_cpu", "map/canvas", "map/tiles")
 FACTS = ("info", "map", "map/now.bin")  # the data of the map's first paint
-IMMUTABLE = "private, max-age=31536000, immutable"
 GRACE_SECONDS = 0.5  # of silence that a connection may have even if there are many
 HEADER_SECONDS = 10.0  # for the header of a request, from the first byte or the start of the connection
 WRITE_SECONDS = 30.0  # in which a client takes at least as many bytes of an answer as a slow line lets through
@@ -83,7 +80,7 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None, cors: f
     _add_images(app)
     for screen in (*SCREENS, *(f"{prefix}{{rest:path}}" for prefix in SCREEN_PREFIXES)):
         app.add_api_route(screen, _index_page, methods=["GET", "HEAD"], include_in_schema=False)
-    app.mount("/static", _CompressedFiles(directory=STATIC), name="static")
+    app.mount("/static", GZipMiddleware(StaticFiles(directory=STATIC)), name="static")
 
     @app.api_route("/health", methods=["GET", "HEAD"], include_in_schema=False)
     async def health() -> dict[str, Any]:
@@ -99,8 +96,8 @@ def create_app(service: Service, *, hosts: frozenset[str] | None = None, cors: f
 
     @app.get("/reports/{name}", include_in_schema=False)
     def report(name: str) -> Response:
-        headers = {"Content-Security-Policy": REPORT_POLICY, "Cache-Control": "no-cache"}
-        return Response(service.reports.html(name), media_type="text/html; charset=utf-8", headers=headers)
+        headers = {"Content-Security-Policy": REPORT_POLICY}
+        return Response(service.reports.html(name), media_type="text/html", headers=headers)
 
     app.add_middleware(RequestGuard, service=service, hosts=hosts, cors=cors)
     app.add_middleware(RequestLog, metrics=metrics)
@@ -111,12 +108,11 @@ def _add_images(app: FastAPI) -> None:
     @app.get("/thumb/{content}/{side}.jpg", include_in_schema=False)
     async def thumbnail(request: Request, service: ServiceDep, live: IndexDep, content: str, side: int) -> Response:
         etag = f'"{content}-{side}"'
-        headers = {"Cache-Control": IMMUTABLE, "ETag": etag}
+        headers = IMMUTABLE | {"ETag": etag}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        jpeg = await run_in_threadpool(live.thumbnails.cached, content, side)
-        if jpeg is None:
-            jpeg = await service.image_pool.run(live.thumbnails.get, content, side)
+        cached = await run_in_threadpool(live.thumbnails.cached, content, side)
+        jpeg = cached or await service.image_pool.run(live.thumbnails.get, content, side)
         return Response(jpeg, media_type="image/jpeg", headers=headers)
 
     @app.get("/query/{name}.jpg", include_in_schema=False)
@@ -125,10 +121,11 @@ def _add_images(app: FastAPI) -> None:
         return Response(live.queries.image(name), media_type="image/jpeg", headers=headers)
 
     @app.get("/original/{name:path}", include_in_schema=False)
-    async def original_image(request: Request, service: ServiceDep, live: IndexDep, name: str) -> Response:
+    @in_pool("image_pool")
+    def original_image(request: Request, service: ServiceDep, live: IndexDep, name: str) -> Response:
         if not service.originals and rights_of(request.scope) != "write":
             raise Problem(403, "Originals are not available to keys that can only read.")
-        return await service.image_pool.run(original, request, live, name, keep_metadata=service.keep_metadata)
+        return original(request, live, name, keep_metadata=service.keep_metadata)
 
 
 def _index_page(request: Request) -> Response:
@@ -136,26 +133,7 @@ def _index_page(request: Request) -> Response:
     preload = [f'<link rel="preload" as="fetch" crossorigin href="/api/v1/{name}">' for name in FACTS if is_map]
     preload += [f'<link rel="modulepreload" href="/static/{name}.js">' for name in (MAP if is_map else SEARCH)]
     text = (STATIC / "index.html").read_text(encoding="utf-8").replace("<!-- first view -->", "\n".join(preload))
-    return Response(text, media_type="text/html", headers={"Cache-Control": "no-cache"})
-
-
-class _CompressedFiles(StaticFiles):
-    """The page's files, compressed; browsers revalidate them by ETag."""
-
-    def file_response(self, full_path: Any, stat_result: Any, scope: Any, status_code: int = 200) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers["Cache-Control"] = "no-cache"
-        accepts_gzip = any(name == b"accept-encoding" and b"gzip" in value for name, value in scope["headers"])
-        if not accepts_gzip or not isinstance(response, FileResponse):
-            return response
-        headers = {name: value for name, value in response.headers.items() if name != "content-length"}
-        body = _compressed(str(full_path), stat_result.st_mtime_ns)
-        return Response(body, headers={**headers, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"})
-
-
-@lru_cache(maxsize=200)
-def _compressed(path: str, _changed: int) -> bytes:
-    return gzip.compress(Path(path).read_bytes(), mtime=0)
+    return Response(text, media_type="text/html")
 
 
 class Connection(H11Protocol):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,6 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from lookalike.core.errors import DiskError, LookalikeError, Unavailable
 from lookalike.core.files import printable
+from lookalike.data.decoding import UnreadableImage
 
 log = logging.getLogger("lookalike.service")
 MESSAGES = {404: "There is nothing at this address.", 405: "This address does not accept this method."}
@@ -32,6 +35,18 @@ class Problem(LookalikeError):
     def __init__(self, status: int, message: str, *, retry_after: int | None = None) -> None:
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
+
+
+@contextlib.contextmanager
+def answered_with(status: int, *, unreadable: int | None = None) -> Iterator[None]:
+    """Refuse the request with a status for an error of the block that has none; `unreadable` is that of bad images."""
+    try:
+        yield
+    except (Problem, DiskError):
+        raise
+    except LookalikeError as error:
+        own = unreadable if isinstance(error, UnreadableImage) else None
+        raise Problem(own or status, str(error)) from error
 
 
 def error_response(status: int, message: str, *, retry_after: int | None = None) -> JSONResponse:

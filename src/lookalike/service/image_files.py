@@ -18,7 +18,7 @@ from lookalike.searching import Index
 from lookalike.searching.locate import path_key
 from lookalike.searching.payload import payload_box
 from lookalike.service.decode_child import is_isolated, original_in_child
-from lookalike.service.http_errors import Problem
+from lookalike.service.http_errors import Problem, answered_with
 from lookalike.service.limits import open_image
 from lookalike.store import Condition, Record
 
@@ -58,13 +58,8 @@ class Thumbnails:
     def _make(self, record: Record, path: Path, side: int) -> bytes:
         from lookalike.data import thumbnail
 
-        try:
-            with open_image(self.index, record) as data:
-                jpeg = thumbnail(data, side, box=payload_box(record.payload))
-        except Problem:
-            raise
-        except LookalikeError as error:
-            raise Problem(404, str(error)) from error
+        with answered_with(404), open_image(self.index, record) as data:
+            jpeg = thumbnail(data, side, box=payload_box(record.payload))
         try:
             artifacts.write(path, jpeg)
         except (LookalikeError, OSError) as error:  # a full or read-only disk: it is made again next time
@@ -74,25 +69,20 @@ class Thumbnails:
 
 def original(request: Request, live: OpenIndex, name: str, *, keep_metadata: bool) -> Response:
     """An image as it is or without metadata, or 304; `Problem` 404 or 415 if it cannot be opened or decoded."""
-    from lookalike.data.decoding import UnreadableImage, image_size
+    from lookalike.data.decoding import image_size
     from lookalike.data.strip_metadata import media_type, without_metadata
 
     record = live.record(name)
-    try:
-        with open_image(live.index, record) as data:
-            etag = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
-            headers = {"Cache-Control": "private, no-cache", "ETag": etag}
-            if request.headers.get("if-none-match") == etag:
-                return Response(status_code=304, headers=headers)
-            if keep_metadata:
-                body, media = data, media_type(data)
-            else:
-                isolated = is_isolated(data, math.prod(image_size(data)))
-                body, media = original_in_child(data) if isolated else without_metadata(data)
-    except Problem:
-        raise
-    except LookalikeError as error:
-        raise Problem(415 if isinstance(error, UnreadableImage) else 404, str(error)) from error
+    with answered_with(404, unreadable=415), open_image(live.index, record) as data:
+        etag = f'"{hash_bytes(data)}-{"whole" if keep_metadata else "bare"}"'
+        headers = {"Cache-Control": "private, no-cache", "ETag": etag}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        if keep_metadata:
+            body, media = data, media_type(data)
+        else:
+            isolated = is_isolated(data, math.prod(image_size(data)))
+            body, media = original_in_child(data) if isolated else without_metadata(data)
     path = PurePosixPath(str(record.payload.get("path", record.id)))
     suffixes = SUFFIXES.get(media, (path.suffix.lower(),))
     file_name = path.name if path.suffix.lower() in suffixes else f"{path.stem}{suffixes[0]}"

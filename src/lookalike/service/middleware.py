@@ -50,7 +50,8 @@ REPORT_POLICY = (
     "sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
     "script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = [
+HEADERS = [  # of answers that have no others of these names
+    (b"cache-control", b"no-cache"),
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -59,7 +60,8 @@ HEADERS = [
     (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
 ]
 
-CORS_HEADERS = [
+CORS_HEADERS = [  # of answers that have no others of these names
+    (b"cache-control", b"no-cache"),
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (b"access-control-allow-headers", b"authorization, content-type, x-lookalike"),
     (b"access-control-expose-headers", b"retry-after, x-request-id"),

@@ -304,18 +304,8 @@ Map = _answer("Map",
     "State of the map; once there is one also its number `gen`, its `n` points and the labels of their colors.",
     state=Literal["none", "drawing", "ready"], job=Job | None, gen=(int,), previous=(int,), n=(int,), method=(str,),
     neighbor_recall=(list[float],), labels=(list[str],), columns=(list[str],))
+Live = _answer("Live", "The generation that answers now.", live=int)
 # fmt: on
-
-
-class Live(Answer):
-    """The generation that answers now."""
-
-    live: int
-
-
-class Switched(RootModel[Job | Live]):
-    """The job that embeds with another model, or the generation that is live now."""
-
 
 # Answers of endpoints below `/api/v1`; those that are not named here answer with a binary or an image.
 ANSWERS: dict[str, Any] = {
@@ -359,7 +349,7 @@ ANSWERS: dict[str, Any] = {
         "Generations", "Generations, and the models to switch to.", live=int, generations=_list(Generation),
         models=_list(ModelChoice),
     ),
-    "POST /switch": Switched,
+    "POST /switch": RootModel[Job | Live],
     "DELETE /generations/{number}": _answer("Deleted", "A generation was deleted.", deleted=int),
     "GET /session": Session,
     "POST /session": Session,

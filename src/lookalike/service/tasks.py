@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -153,6 +154,12 @@ def update(job: Job, service: Service) -> dict[str, Any]:
         service.follower.refresh()
     job.message = f"{done.counts}."
     return {name: getattr(done, name) for name in UPDATED_FIELDS} | {"unreadable": len(done.unreadable)}
+
+
+def start_update(service: Service) -> None:
+    """Update the live generation in the background, unless that is being done already."""
+    with contextlib.suppress(Problem):
+        service.jobs.start("index", "Updating the index", update, service)
 
 
 def switch(job: Job, service: Service, model: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from lookalike.store.local_rows import SCHEMA, RowTables, decode
 from lookalike.store.protocol import Damaged, Neighbors, Payload, Queries, Record, Rows, Vectors, Where
 from lookalike.store.scan import merge_neighbors, nearest
 
-FRESH = 1_000_000  # nanoseconds
+FRESH = 10_000_000  # nanoseconds
 SELECTIONS = 32  # results of filters that are kept in memory
 BLOCK = 4096  # rows copied at a time
 BLOCKS = "SELECT * FROM blocks_$ WHERE typeof(start) = 'integer' AND typeof(stop) = 'integer' ORDER BY start"
@@ -81,7 +81,7 @@ class Selection(NamedTuple):
 class LocalStore(Queries):
     """A store in a folder; see :class:`Store`. Any number of processes read it while one writes.
 
-    Readers see each commit as a whole, another process's within a millisecond. It is made by :meth:`open` or
+    Readers see each commit as a whole, another process's within 10 ms. It is made by :meth:`open` or
     :meth:`create`.
 
     Args:
@@ -157,7 +157,7 @@ class LocalStore(Queries):
     def state(self) -> State:
         """Return what the store holds now; one statement tells whether it is what is known already.
 
-        A loop of queries takes a state for a millisecond, unless this process has written to a database meanwhile.
+        Queries take a state for 10 ms, unless this process has written to a database meanwhile.
         """
         old, checked_at = self._state, (time.monotonic_ns() // FRESH, Database.commits)
         if old is not None and checked_at == self._checked_at:

@@ -7,13 +7,12 @@ from typing import Annotated, Any, Literal
 import pydantic
 from fastapi import APIRouter, Request, Response
 
-from lookalike.core.errors import DiskError, LookalikeError
 from lookalike.searching import generations
 from lookalike.searching import manifest as manifests
 from lookalike.service import tasks
 from lookalike.service.api.common import Body, IndexDep, ServiceDep, fields, tagged
 from lookalike.service.auth import cookie_name, rights_of
-from lookalike.service.http_errors import Problem
+from lookalike.service.http_errors import Problem, answered_with
 
 router = APIRouter(prefix="/api/v1", tags=["settings"])
 Text = Annotated[str, pydantic.Field(max_length=500)]
@@ -119,9 +118,5 @@ def new_key(service: ServiceDep, body: NewKey) -> dict[str, Any]:
 @router.delete("/keys/{name}")
 def revoke(service: ServiceDep, name: str) -> dict[str, Any]:
     """Revoke a key; its sessions end too."""
-    try:
+    with answered_with(404):
         return {"revoked": service.keys.revoke(name).id}
-    except DiskError:
-        raise
-    except LookalikeError as error:
-        raise Problem(404, str(error)) from None

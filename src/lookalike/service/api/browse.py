@@ -25,7 +25,7 @@ from fastapi.responses import PlainTextResponse
 from lookalike.core.files import hash_bytes, printable
 from lookalike.searching import file_moves
 from lookalike.service import tasks
-from lookalike.service.api.common import Body, Filters, FilterText, IndexDep, ServiceDep, tagged, with_tags
+from lookalike.service.api.common import Body, Filters, FilterText, IndexDep, ServiceDep, in_pool, tagged, with_tags
 from lookalike.service.api.duplicates import batch_json
 from lookalike.service.http_errors import Problem
 from lookalike.service.open_index import OpenIndex
@@ -143,23 +143,21 @@ class FolderMove(Selection):
 
 
 @router.get("/browse")
-async def browse(request: Request, service: ServiceDep, live: IndexDep, f: Filters, order: Order = "date") -> Response:
+@in_pool("scan_pool")
+def browse(request: Request, service: ServiceDep, live: IndexDep, f: Filters, order: Order = "date") -> Response:
     """All images in order, as sections (months or folders) and aspect ratios (times 100); `version` names this state.
 
     Dates are those of EXIF where the index has them (`lookalike index FOLDER --exif`), else those of the files.
     """
-
-    def run() -> dict[str, Any]:
-        view = make_view(live, order, f)
-        sections = [{"name": printable(name), "count": count} for name, count in view.sections]
-        taken = "taken" in live.index.columns
-        return {"version": view.version, "sections": sections, "ratios": view.ratios, "taken": taken}
-
-    return tagged(request, await service.scan_pool.run(run))
+    view = make_view(live, order, f)
+    sections = [{"name": printable(name), "count": count} for name, count in view.sections]
+    about = {"version": view.version, "taken": "taken" in live.index.columns}
+    return tagged(request, about | {"sections": sections, "ratios": view.ratios})
 
 
 @router.get("/browse/items")
-async def browse_items(
+@in_pool("scan_pool")
+def browse_items(
     service: ServiceDep,
     live: IndexDep,
     f: Filters,
@@ -169,13 +167,9 @@ async def browse_items(
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
     """A page of the images in order."""
-
-    def run() -> dict[str, Any]:
-        names = view_of(live, order, f, version).ids[offset : offset + limit]
-        records = {record.id: record for record in live.records(names)}
-        return {"items": with_tags(live, [card(records.get(name) or Record(name, {})) for name in names])}
-
-    return await service.scan_pool.run(run)
+    names = view_of(live, order, f, version).ids[offset : offset + limit]
+    records = {record.id: record for record in live.records(names)}
+    return {"items": with_tags(live, [card(records.get(name) or Record(name, {})) for name in names])}
 
 
 @router.get("/tags")
@@ -185,44 +179,38 @@ def tags(live: IndexDep) -> dict[str, Any]:
 
 
 @router.post("/browse/tags")
-async def change_tags(service: ServiceDep, live: IndexDep, body: TagChange) -> dict[str, Any]:
+@in_pool("scan_pool")
+def change_tags(service: ServiceDep, live: IndexDep, body: TagChange) -> dict[str, Any]:
     """Add tags to a selection, and remove tags from it."""
-
-    def run() -> dict[str, Any]:
-        names = body.ids(live)
-        count = live.index.tags.change(names, add=body.add, remove=body.remove)
-        live.tag_changes += 1
-        return {"images": count, "tags": live.index.tags.names}
-
-    return await service.scan_pool.run(run)
+    count = live.index.tags.change(body.ids(live), add=body.add, remove=body.remove)
+    live.tag_changes += 1
+    return {"images": count, "tags": live.index.tags.names}
 
 
 @router.post("/browse/export", response_class=PlainTextResponse)
-async def export(service: ServiceDep, live: IndexDep, body: Export) -> Response:
+@in_pool("scan_pool")
+def export(service: ServiceDep, live: IndexDep, body: Export) -> Response:
     """A selection as CSV (id and all columns, lists separated by `|`) or as a list of paths, one a line."""
-
-    def run() -> Response:
-        names = body.ids(live)
-        if body.format == "list":
-            text = "".join(f"{printable(str(r.payload.get('path', r.id)))}\n" for r in _records(live, names))
-            return Response(text, media_type="text/plain; charset=utf-8")
-        columns = live.index.columns
-        file = io.StringIO()
-        writer = csv.writer(file)
-        writer.writerow(["id", *columns])
-        own = live.index.tags.of(names)
-        for record in _records(live, names):
-            line = record.payload | ({live.index.tags.column: own[record.id]} if record.id in own else {})
-            values = (line.get(name, "") for name in columns)
-            texts = ("|".join(value) if isinstance(value, list) else str(value) for value in values)
-            writer.writerow([printable(text) for text in (record.id, *texts)])
-        return Response(file.getvalue(), media_type="text/csv; charset=utf-8")
-
-    return await service.scan_pool.run(run)
+    names = body.ids(live)
+    if body.format == "list":
+        text = "".join(f"{printable(str(r.payload.get('path', r.id)))}\n" for r in _records(live, names))
+        return Response(text, media_type="text/plain; charset=utf-8")
+    columns, tags = live.index.columns, live.index.tags
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow(["id", *columns])
+    own = tags.of(names)
+    for record in _records(live, names):
+        line = record.payload | ({tags.column: own[record.id]} if record.id in own else {})
+        values = (line.get(name, "") for name in columns)
+        texts = ("|".join(value) if isinstance(value, list) else str(value) for value in values)
+        writer.writerow([printable(text) for text in (record.id, *texts)])
+    return Response(file.getvalue(), media_type="text/csv; charset=utf-8")
 
 
 @router.post("/browse/move")
-async def move(service: ServiceDep, live: IndexDep, body: FolderMove) -> dict[str, Any]:
+@in_pool("scan_pool")
+def move(service: ServiceDep, live: IndexDep, body: FolderMove) -> dict[str, Any]:
     """Move the files of a selection to a folder of the collection; undone as a batch of `/duplicates/history`.
 
     Nothing is overwritten; the index is updated in the background and keeps the vectors.
@@ -237,15 +225,11 @@ async def move(service: ServiceDep, live: IndexDep, body: FolderMove) -> dict[st
     if not os.access(root, os.W_OK):
         raise Problem(409, "This folder is read-only: moving is off.")
 
-    def run() -> file_moves.Batch:
-        files = list(dict.fromkeys(_files(root, _records(live, body.ids(live)))))
-        if not files:
-            raise Problem(422, "These images are not files of their own, or their files are gone.")
-        return file_moves.move(root, files, target, within=True)
-
-    batch = await service.scan_pool.run(run)
-    if not service.jobs.running("index"):
-        service.jobs.start("index", "Updating the index", tasks.update, service)
+    files = list(dict.fromkeys(_files(root, _records(live, body.ids(live)))))
+    if not files:
+        raise Problem(422, "These images are not files of their own, or their files are gone.")
+    batch = file_moves.move(root, files, target, within=True)
+    tasks.start_update(service)
     return batch_json(batch)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Annotated, Any, TypeVar
 
 import orjson
 import pydantic
@@ -14,8 +16,12 @@ from lookalike.core.files import hash_bytes, printable, to_json, to_plain
 from lookalike.searching.query import box_region
 from lookalike.service import limits
 from lookalike.service.http_errors import Problem
+from lookalike.service.limits import WorkerPool
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service
+
+IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
+T = TypeVar("T")
 
 
 def nothing() -> list[Any]:
@@ -58,6 +64,20 @@ ServiceDep = Annotated[Service, Depends(service_of)]
 IndexDep = Annotated[OpenIndex, Depends(live_of)]
 
 
+def in_pool(name: str) -> Callable[[Callable[..., T]], Callable[..., Coroutine[Any, Any, T]]]:
+    """Run an endpoint with the parameter `service` in one of the service's pools."""
+
+    def decorate(function: Callable[..., T]) -> Callable[..., Coroutine[Any, Any, T]]:
+        @wraps(function)
+        async def endpoint(*, service: Service, **parameters: Any) -> T:
+            pool: WorkerPool = getattr(service, name)
+            return await pool.run(function, service=service, **parameters)
+
+        return endpoint
+
+    return decorate
+
+
 def fields(of: Any, *names: str) -> dict[str, Any]:
     """Some attributes of an object by name."""
     return {name: getattr(of, name) for name in names}
@@ -84,7 +104,7 @@ def tagged(request: Request, document: Any) -> Response:
     """A JSON response with an ETag, or 304 if the client has it already."""
     body = json_bytes(document)
     etag = f'"{hash_bytes(body)}"'
-    headers = {"ETag": etag, "Cache-Control": "no-cache"}
+    headers = {"ETag": etag}
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(body, media_type="application/json", headers=headers)

@@ -7,14 +7,13 @@ from typing import Annotated, Any, Literal
 import pydantic
 from fastapi import APIRouter, Query, Request, Response
 
-from lookalike.core.errors import DiskError, LookalikeError
 from lookalike.core.files import printable
 from lookalike.searching import file_moves
 from lookalike.searching.duplicate_groups import Group
 from lookalike.searching.find_duplicates import file_json
 from lookalike.service import tasks
-from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, fields, tagged
-from lookalike.service.http_errors import Problem
+from lookalike.service.api.common import Body, Filters, IndexDep, ServiceDep, fields, in_pool, tagged
+from lookalike.service.http_errors import Problem, answered_with
 from lookalike.service.state import card
 from lookalike.store import Record
 
@@ -65,7 +64,8 @@ def find(service: ServiceDep) -> dict[str, Any]:
 
 
 @router.get("/duplicates/groups")
-async def groups(
+@in_pool("scan_pool")
+def groups(
     service: ServiceDep,
     live: IndexDep,
     f: Filters,
@@ -75,16 +75,12 @@ async def groups(
     prefer: Annotated[str, Query(max_length=1_000)] = "",
 ) -> dict[str, Any]:
     """Groups of a kind, the largest gain first, each with the file suggested to be kept and the reason."""
-
-    def run() -> dict[str, Any]:
-        where = live.where(f)
-        among = {record.id for part in live.scan(where) for record in part} if where else None
-        total, page = service.duplicates.page(kind, offset, limit, prefer, among)
-        names = [image.id for group in page for image in group.files]
-        records = service.duplicates.moved | {record.id: record for record in live.records(names)}
-        return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
-
-    return await service.scan_pool.run(run)
+    where = live.where(f)
+    among = {record.id for part in live.scan(where) for record in part} if where else None
+    total, page = service.duplicates.page(kind, offset, limit, prefer, among)
+    names = [image.id for group in page for image in group.files]
+    records = service.duplicates.moved | {record.id: record for record in live.records(names)}
+    return {"kind": kind, "total": total, "groups": [_group(group, records) for group in page]}
 
 
 def _group(group: Group, records: dict[str, Record]) -> dict[str, Any]:
@@ -128,15 +124,10 @@ def history(live: IndexDep) -> dict[str, Any]:
 @router.post("/duplicates/history/{name}/undo")
 def undo(service: ServiceDep, live: IndexDep, name: str) -> dict[str, Any]:
     """Move a batch back to where it came from; the index is updated in the background."""
-    try:
+    with answered_with(404):
         batch = file_moves.back(live.index.root, name)
-    except DiskError:
-        raise
-    except LookalikeError as error:
-        raise Problem(404, str(error)) from None
     service.duplicates.restore(name)
-    if not service.jobs.running("index"):
-        service.jobs.start("index", "Updating the index", tasks.update, service)
+    tasks.start_update(service)
     return {"moved": batch.files, "left": _left(batch)}
 
 

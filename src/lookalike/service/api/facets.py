@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 from fastapi import APIRouter, Query
 
-from lookalike.service.api.common import Filters, IndexDep, ServiceDep
+from lookalike.service.api.common import Filters, IndexDep, ServiceDep, in_pool
 from lookalike.service.api.search import Examples, ReferenceDep
 from lookalike.service.http_errors import Problem
 from lookalike.service.limits import check_deadline
@@ -84,11 +84,12 @@ async def facets(
 
 
 @router.get("/folders")
-async def folders(
+@in_pool("scan_pool")
+def folders(
     service: ServiceDep, live: IndexDep, f: Filters, limit: Limit = 200, under: Under = "", find: Find = ""
 ) -> dict[str, Any]:
     """Folders one level below `under` with their numbers of images; with `find` only those that contain it."""
-    rows, total = await service.scan_pool.run(lambda: _folders(live, under, live.where(f), limit, find))
+    rows, total = _folders(live, under, live.where(f), limit, find)
     return {"folders": rows, "total": total}
 
 

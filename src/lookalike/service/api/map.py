@@ -7,14 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from lookalike.service import tasks
-from lookalike.service.api.common import Filters, IndexDep, Names, ServiceDep, nothing, tagged
+from lookalike.service.api.common import IMMUTABLE, Filters, IndexDep, Names, ServiceDep, in_pool, nothing, tagged
 from lookalike.service.http_errors import Problem
 from lookalike.service.map_data import MapData
 from lookalike.service.open_index import OpenIndex
 from lookalike.service.state import Service, card
 
 router = APIRouter(prefix="/api/v1", tags=["map"])
-IMMUTABLE = {"Cache-Control": "private, max-age=31536000, immutable"}
 Points = Annotated[list[int], Query(default_factory=nothing, max_length=100)]
 
 
@@ -62,7 +61,7 @@ def now(request: Request, live: IndexDep) -> Response:
     shown = live.map_data
     if shown is None:
         return Response(status_code=204, headers={"Cache-Control": "no-store"})
-    headers = {"ETag": f'"{shown.number}"', "Cache-Control": "no-cache"}
+    headers = {"ETag": f'"{shown.number}"'}
     if request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     return Response(shown.records, media_type="application/octet-stream", headers=headers)
@@ -99,10 +98,10 @@ def names(live: IndexDep, gen: int, column: str) -> dict[str, Any]:
 
 
 @router.get("/map/{gen}/mask")
-async def mask(service: ServiceDep, live: IndexDep, gen: int, f: Filters) -> Response:
+@in_pool("scan_pool")
+def mask(service: ServiceDep, live: IndexDep, gen: int, f: Filters) -> Response:
     """One bit per point, least significant first: whether it matches the filters."""
-    bits = await service.scan_pool.run(lambda: map_of(live, gen).mask(f))
-    return Response(bits, media_type="application/octet-stream")
+    return Response(map_of(live, gen).mask(f), media_type="application/octet-stream")
 
 
 @router.get("/map/{gen}/point/{i}")
@@ -132,7 +131,8 @@ def locate(live: IndexDep, gen: int, id: Names) -> dict[str, Any]:  # noqa: A002
 
 
 @router.get("/map/{gen}/tile/{z}/{x}/{y}.jpg")
-async def tile(service: ServiceDep, live: IndexDep, gen: int, z: int, x: int, y: int) -> Response:
+@in_pool("image_pool")
+def tile(service: ServiceDep, live: IndexDep, gen: int, z: int, x: int, y: int) -> Response:
     """A sheet of 8 × 8 thumbnails of a quad-tree tile."""
-    data, complete = await service.image_pool.run(lambda: map_of(live, gen).tile(z, x, y))
+    data, complete = map_of(live, gen).tile(z, x, y)
     return Response(data, media_type="image/jpeg", headers=IMMUTABLE if complete else {"Cache-Control": "no-store"})
