@@ -277,16 +277,25 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-@pytest.fixture
-def page(browser: Any) -> Iterator[Any]:
-    """A fresh page; an error on its console fails the test."""
+@pytest.fixture(scope="module")
+def _window(browser: Any) -> Iterator[Any]:
+    """What the pages of a module share: files that the browser has fetched once."""
     context = browser.new_context()
-    page = context.new_page()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(_window: Any) -> Iterator[Any]:
+    """A fresh page, without settings of others; an error on its console fails the test."""
+    page = _window.new_page()
+    page.add_init_script("try { sessionStorage.ours || (localStorage.clear(), sessionStorage.ours = 1) } catch {}")
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     yield page
-    context.close()
+    page.close()
+    _window.clear_cookies()
     assert not errors, f"the page's console shows errors: {errors}"
 
 

@@ -70,11 +70,14 @@ def test_every_view_is_accessible(browser, whole_report, axe, options):
         assert [(v["id"], v["nodes"][0]["html"][:200]) for v in result["violations"]] == []
 
 
-@pytest.mark.parametrize("width", [320, 390, 720, 1000, 1280, 1920])
-def test_nothing_scrolls_sideways(browser, whole_report, width):
-    with opened(browser, whole_report, viewport={"width": width, "height": 800}) as page:
+def test_nothing_scrolls_sideways(browser, whole_report):
+    with opened(browser, whole_report) as page:
         open_all(page)
-        assert sideways(page) == 0
+        metrics = page.locator(".b-grid .scroll").first
+        for width in (320, 390, 720, 768, 1000, 1280, 1920):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert sideways(page) == 0
+            assert width == 720 or metrics.evaluate("box => box.scrollWidth <= box.clientWidth"), width
 
 
 def test_hostile_labels_do_nothing(browser, hostile_report):
