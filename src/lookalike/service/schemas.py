@@ -304,8 +304,14 @@ Map = _answer("Map",
     "State of the map; once there is one also its number `gen`, its `n` points and the labels of their colors.",
     state=Literal["none", "drawing", "ready"], job=Job | None, gen=(int,), previous=(int,), n=(int,), method=(str,),
     neighbor_recall=(list[float],), labels=(list[str],), columns=(list[str],))
-Live = _answer("Live", "The generation that answers now.", live=int)
 # fmt: on
+
+
+class Live(Answer):
+    """The generation that answers now."""
+
+    live: int
+
 
 # Answers of endpoints below `/api/v1`; those that are not named here answer with a binary or an image.
 ANSWERS: dict[str, Any] = {
