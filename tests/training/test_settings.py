@@ -20,6 +20,7 @@ from lookalike.training.settings import ScheduleSettings, TrainSettings, resolve
         ({"method": {"name": "ms", "alfa": 1}}, "`alfa` is not one of the settings of the method ms.*`alpha`"),
         ({"method": "supcom"}, "did you mean `supcon`"),
         ({"method": {"name": "xbm", "drift": "xbn"}}, "`drift` is not one of .* xbm; did you mean `memory.drift`"),
+        ({"method": {"drift": "xbn"}}, "`drift` is not one of .* ms; `memory.drift` is one of axbn, moco, xbm, xbn."),
         ({"lr": 0.1}, "did you mean `optimizer.lr`"),
         ({"steps": -1}, "`steps` in the training settings is -1"),
         ({"views": {"mode": "cache"}}, "should be 'cached' or 'end_to_end'"),

@@ -58,12 +58,12 @@ def _model_at(model: type[pydantic.BaseModel], path: Iterable[Any]) -> type[pyda
     return current
 
 
-def _dotted_names(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[str]:
+def dotted_names(model: type[pydantic.BaseModel], prefix: str = "") -> Iterator[str]:
     """The names of all fields below a model, as in `--set`."""
     for name in model.model_fields:
         yield prefix + name
         if (inner := _model_at(model, [name])) is not None:
-            yield from _dotted_names(inner, f"{prefix}{name}.")
+            yield from dotted_names(inner, f"{prefix}{name}.")
 
 
 def _message(model: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str) -> str:
@@ -73,7 +73,7 @@ def _message(model: type[pydantic.BaseModel], error: pydantic.ValidationError, w
     if first["type"] == "extra_forbidden":
         parent = _model_at(model, path[:-1])
         known = list(parent.model_fields) if parent else []
-        elsewhere = [place for place in _dotted_names(model) if place.split(".")[-1] == path[-1]]
+        elsewhere = [place for place in dotted_names(model) if place.split(".")[-1] == path[-1]]
         hint = f"; did you mean `{elsewhere[0]}`?" if elsewhere else suggest(path[-1], known)
         hint = hint or (f": there are {', '.join(known)}." if known else ".")
         return f"`{name}` is not one of the {where}{hint}"

@@ -8,7 +8,8 @@ from typing import Any, Literal
 import pydantic
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from lookalike.core.settings import Settings, merge
+from lookalike.core.errors import LookalikeError
+from lookalike.core.settings import Settings, dotted_names, merge
 
 
 class DataSettings(Settings):
@@ -277,9 +278,27 @@ def resolve(*layers: Mapping[str, Any], where: str = "training settings") -> Tra
         merged = merge(merged, expand_shorthand(layer))
     settings = TrainSettings.parse(merged, where)
     method = methods.find(settings.method.name)
+    for name in settings.method.own():
+        if name not in method.Settings.model_fields:
+            _check_owner(name, settings.method.name)
     own = method.Settings.parse(settings.method.own(), f"settings of the method {settings.method.name}")
     settings.method = MethodSettings(name=settings.method.name, **own.model_dump(mode="json"))
     return settings
+
+
+def _check_owner(setting: str, method: str) -> None:
+    """Raise if a setting is one of other methods only, and name them."""
+    from lookalike import methods
+
+    owners: dict[str, str] = {}
+    for name in methods.BUILT_IN:
+        places = [place for place in dotted_names(methods.find(name).Settings) if place.split(".")[-1] == setting]
+        owners |= {name: places[0]} if places else {}
+    if owners and method not in owners:
+        place, named = next(iter(owners.values())), ", ".join(owners)
+        raise LookalikeError(
+            f"`{setting}` is not one of the settings of the method {method}; `{place}` is one of {named}."
+        )
 
 
 def expand_shorthand(layer: Mapping[str, Any]) -> dict[str, Any]:
