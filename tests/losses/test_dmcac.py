@@ -17,12 +17,18 @@ from lookalike.losses.dmcac import (
     Database,
     RetrievalUnion,
     full_terms,
-    js_divergence,
     js_divergences,
     log_ratios_to_mean,
     retrieval_union,
     union_terms,
 )
+
+
+def js_divergence(similarity, temperature=1.0):
+    """The divergence of the kernel that trains, of similarities to rows that all exist."""
+    columns = torch.eye(similarity.shape[2], dtype=similarity.dtype).expand(len(similarity), -1, -1)
+    everything = torch.ones(similarity.shape[::2], dtype=torch.bool)
+    return dmcac._UnionTerms.apply(similarity, torch.zeros_like(similarity), columns, everything, temperature)[0]
 
 
 def at(*degrees):

@@ -346,7 +346,7 @@ def test_views_the_first_plain():
 def test_maps_by_class_are_those_of_a_loop(k):
     rows, z = (normalize(torch.randn(n, 5, generator=torch_rng(n, "maps")), dim=1) for n in (20, 9))
     there, labels = torch.arange(20) % 4, torch.tensor([0, 0, 0, 1, 1, 3, 3, 3, 3])
-    heads = AttentionHeads(4, 5, torch_rng(0, "heads"), "identity")
+    heads = AttentionHeads(4, 5, torch_rng(0, "heads"))
     maps = class_maps(z, labels, Database(rows, there), heads, k, (4, 5))
     as_dict = {name: p.detach() for name, p in heads.named_parameters()}
     for c in (0, 1, 3):

@@ -50,7 +50,6 @@ class AttentionHeads(nn.Module):
         num_classes: Number of classes.
         dim: Dimension of the embeddings.
         generator: Random generator of the initial weights.
-        init: ``"linear"`` (as `nn.Linear`) or ``"identity"`` for the attention matrices.
         scale: Factor of all embeddings, of queries and database, at the input of the heads; the paper has 1.
 
     References:
@@ -62,9 +61,7 @@ class AttentionHeads(nn.Module):
         torch.Size([5, 3])
     """
 
-    def __init__(
-        self, num_classes: int, dim: int, generator: Generator | None = None, init: str = "linear", scale: float = 1.0
-    ) -> None:
+    def __init__(self, num_classes: int, dim: int, generator: Generator | None = None, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = scale
 
@@ -73,9 +70,6 @@ class AttentionHeads(nn.Module):
 
         self.classifier, self.attention_classifier = matrix(num_classes), matrix(num_classes)
         self.query, self.key, self.value = matrix(dim), matrix(dim), matrix(dim)
-        if init == "identity":
-            for square in (self.query, self.key, self.value):
-                nn.init.eye_(square)
 
     def attention_queries(self, z: Tensor) -> Tensor:
         """Return W_kᵀ W_q z/√F, whose product with a database vector is the attention logit (eq. 17)."""
@@ -153,7 +147,11 @@ def cosine_disagreement(z: Tensor) -> Tensor:
 
 
 def js_divergence_reference(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Compute eq. 10 to 13 as written; arguments as in :func:`js_divergence`."""
+    """Return the norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats, as eq. 10 to 13.
+
+    `similarity` (B, A, T) of the views of each query to database vectors; `mask` (B, T) is True for the columns that
+    exist (None: all).
+    """
     logits = similarity / temperature
     p = (logits if mask is None else logits.masked_fill(~mask[:, None], -math.inf)).softmax(2)
     i, j = _view_pairs(p.shape[1], p.device)
@@ -181,31 +179,11 @@ def terms_reference(
     return DMCACTerms(divergence, classification_loss(heads.class_logits(weights @ rows), labels), own)
 
 
-def js_divergence(similarity: Tensor, mask: Tensor | None = None, temperature: float = 1.0) -> Tensor:
-    """Return the norm of the pairwise Jensen–Shannon divergences of softmax(similarity/τ), in nats, for each query.
-
-    Keeps its digits where views nearly agree: with t = (P_i − P_j)/(P_i + P_j) the halves are means of log1p(±t).
-
-    Args:
-        similarity: Similarities of the views of each query to database vectors.
-        mask: True for the columns that exist; None means all.
-        temperature: Temperature τ; the paper has 1.
-
-    Shape:
-        - similarity: ``(B, A, T)``; mask: ``(B, T)``; output: ``(B,)``.
-
-    References:
-        Eq. 10 to 13.
-
-    Example:
-        >>> js_divergence(torch.tensor([[[0.9, 0.1], [0.1, 0.9]]]), temperature=0.1).item() < math.log(2)
-        True
-    """
-    return _JSDivergence.apply(_at_least_float32(similarity), mask, temperature)
-
-
 def log_ratios_to_mean(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log(P/M) and log(Q/M), M the mean of P and Q; 0 where both are 0."""
+    """Return log(P/M) and log(Q/M), M the mean of P and Q; 0 where both are 0.
+
+    With t = (P − Q)/(P + Q) they are log1p(±t), which keeps its digits where P and Q nearly agree.
+    """
     info = torch.finfo(p.dtype)
     t = (p - q).div_((p + q).add_(info.tiny))
     # Where t rounds to ±1 the smaller of the two is negligible, but its logarithm must stay finite.
@@ -233,13 +211,6 @@ def _at_least_float32(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 
 
-def _masked_softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax of (B, A, T), which is overwritten; 0 where masked."""
-    if mask is not None:
-        logits.masked_fill_(~mask[:, None], -math.inf)
-    return torch.softmax(logits, dim=2)
-
-
 def _pair_weights(js: Tensor, norm: Tensor, gradient: Tensor) -> Tensor:
     """½ ∂norm/∂JS, (B, pairs): 0 where all views agree, which is the true slope there."""
     return 0.5 * gradient[:, None] * torch.where(norm[:, None] > 0, js / norm[:, None], 0.0)
@@ -259,23 +230,6 @@ def _softmax_gradient(p: Tensor, grad: Tensor, inner: Tensor | None = None) -> T
     """P ∘ (grad − ⟨P, grad⟩); `inner` is ⟨P, grad⟩ where the columns at hand are not all."""
     part = p * grad
     return part.addcmul_(p, part.sum(2, keepdim=True) if inner is None else inner, value=-1)
-
-
-class _JSDivergence(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, similarity: Tensor, mask: Tensor | None, temperature: float) -> Tensor:
-        p = _masked_softmax(similarity / temperature, mask)
-        divergences = js_divergences(p)
-        ctx.save_for_backward(p, *divergences)
-        ctx.temperature = temperature
-        return divergences[-1]
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        p, *saved = ctx.saved_tensors
-        grad = _weighted_log_ratios(saved, gradients[0], p.shape[1])
-        return _softmax_gradient(p, grad).div_(ctx.temperature), None, None
 
 
 def union_terms(
@@ -335,7 +289,7 @@ class _UnionTerms(torch.autograd.Function):
         logits = torch.cat([z, queries], 1) @ rows.mT
         ctx.temperature = temperature
         _to_logits(logits, views, temperature, z.shape[2])
-        both = _masked_softmax(logits, mask)
+        both = torch.softmax(logits.masked_fill_(~mask[:, None], -math.inf), dim=2)
         weights, divergences = both[:, views:], js_divergences(both[:, :views])
         ctx.save_for_backward(rows, both, *divergences)
         ctx.mark_non_differentiable(weights)

@@ -132,8 +132,3 @@ def record_calls(layer: nn.Module) -> Iterator[list[LayerCall]]:
         yield calls
     finally:
         handle.remove()
-
-
-def embedding_layer(model: Any) -> nn.Module:
-    """Return the layer of an Embedder whose output is the embedding before normalization."""
-    return model.pooling if isinstance(model.head, nn.Identity) else model.head

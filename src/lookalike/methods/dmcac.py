@@ -85,8 +85,6 @@ class DMCACSettings(Settings):
     head_scale: PositiveFloat = 1.0
     """Factor of the unit embeddings at the input of classifier and attention; the paper has 1. Their learning rate is
     `optimizer.loss_lr`."""
-    attention_init: Literal["linear", "identity"] = "linear"
-    """Initialization of the attention matrices."""
     first_view: Literal["crop", "center"] = "crop"
     """First view in end-to-end training: a random crop without augmentation, or the center crop. Cached views are all
     drawn from one pool."""
@@ -137,8 +135,7 @@ class DMCAC(Method):
         if self.k < settings.k and settings.full == "no":
             warn(f"The database has {size:,} images: each view retrieves all of them, not {settings.k}.")
         generator = seeds.torch_rng(context.seed, "heads")
-        options = generator, settings.attention_init, settings.head_scale
-        self.heads = losses.AttentionHeads(context.classes, context.dim, *options)
+        self.heads = losses.AttentionHeads(context.classes, context.dim, generator, settings.head_scale)
         self.database = nn.Buffer(torch.from_numpy(self.split.database))
         self.vectors = nn.Buffer(torch.zeros(size, context.dim))
         self.refreshed_at = nn.Buffer(torch.full((2,), -1))  # step and epoch of the last refresh

@@ -9,12 +9,12 @@ from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat
-from torch import Tensor
+from torch import Tensor, nn
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.settings import Settings
 from lookalike.losses.hyperbolic import hyperbolic_loss, spherical_loss
-from lookalike.methods._utils import embedding_layer, record_calls
+from lookalike.methods._utils import record_calls
 from lookalike.methods.base import Batch, Method
 
 
@@ -49,7 +49,8 @@ class Hyp(Method):
     settings: HypSettings
 
     def embed(self, batch: Batch) -> dict[str, Tensor]:
-        with record_calls(embedding_layer(self.context.model)) as calls:
+        model = self.context.model  # its embedding before normalization is what the head returns, if there is one
+        with record_calls(model.pooling if isinstance(model.head, nn.Identity) else model.head) as calls:
             z = self.context.forward(batch)
         return {"z": z, "raw": calls[-1].output}
 
