@@ -7,6 +7,7 @@ of all rows are compared with the papers' by tests/benchmarks/papers/test_tables
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from typing import Any
 from benchmarks.papers.cells import Cells
 from benchmarks.papers.grid import recalls, revisions, run_training
 from lookalike.core.settings import merge
+from lookalike.training import recipe
+from lookalike.training.settings import resolve
+
+load_recipe = functools.cache(recipe.load)  # hundreds of rows share them
 
 REVISION = 1
 
@@ -68,10 +73,7 @@ class Row:
 
     def resolve(self) -> dict[str, Any]:
         """The complete settings."""
-        from lookalike.training.recipe import load
-        from lookalike.training.settings import resolve
-
-        return resolve(load(self.recipe), dict(self.settings)).model_dump(mode="json")
+        return resolve(load_recipe(self.recipe), dict(self.settings)).model_dump(mode="json")
 
 
 # ---- XBN -------------------------------------------------------------------------------------------------------------
@@ -245,12 +247,11 @@ EPISODES, FEW_LR = 10, 1e-4  # the head learns ten times as fast as in training
 
 def _oodml_settings(method: str, data: str) -> dict[str, Any]:
     from lookalike.shift.experiment import AUTHOR_SETTINGS, AUTHOR_SETTINGS_BY_LAYOUT
-    from lookalike.training.recipe import load
 
     classes = 54 if method == "diva" else 56
     epoch = SPLITS[data][1] // (2 * classes)
     return merge(
-        load("oodml"),  # again, since a method that is named brings its own defaults along
+        load_recipe("oodml"),  # again, since a method that is named brings its own defaults along
         {"method": {"name": method, **AUTHOR_SETTINGS_BY_LAYOUT.get(data, {}).get(method, {})}},
         {"optimizer": {"loss_lr": 5e-4}},
         AUTHOR_SETTINGS.get(method, {}),
@@ -411,7 +412,7 @@ def tiny_settings(row: Row) -> dict[str, Any]:
     elif method["name"] == "diva":
         own = {"queue_size": 32}
     elif method["name"] == "s2sd":
-        own = {"dims": [32, 48]} if "dims" in method else {}
+        own = {"target_dims": [32, 48]}
     return merge(
         dict(row.settings),
         {
@@ -479,11 +480,10 @@ def _smoke_t3ar(folder: Path, device: str) -> list[dict[str, Any]]:
 
     from lookalike.adaptation import adapt
     from lookalike.models import Embedder
-    from lookalike.training.recipe import names
 
     answer, model = [], folder.with_name(f"{folder.name}-model")
     Embedder.from_pretrained("test_efficientnet", weights="random", size=32).save_pretrained(model)
-    for name in [name for name in names("adapt") if name.startswith("paper_")]:
+    for name in [name for name in recipe.names("adapt") if name.startswith("paper_")]:
         labeled = not name.startswith("paper_test")
         with tempfile.TemporaryDirectory(prefix="lookalike-smoke-") as out:
             run = adapt(

@@ -438,9 +438,8 @@ def test_two_steps_of_some_rows(paper: str, tmp_path: Path, monkeypatch: pytest.
 SIZES = {
     "data", "model.name", "model.weights", "model.size", "model.batch_norm_splits", "head.embedding_dim",
     "schedule.step_size", "head.prewarm_epochs", "method.prototypes", "method.block_size", "method.hidden_dim",
-    "method.projection_dim",
-    "method.memory.size", "method.k", "method.map_steps", "method.queue_size", "method.dims", "steps", "evaluate_every",
-    "sampler", "accumulation_steps", "log",
+    "method.projection_dim", "method.memory.size", "method.k", "method.map_steps", "method.queue_size",
+    "method.target_dims", "steps", "evaluate_every", "sampler", "accumulation_steps", "log",
 }  # fmt: skip
 
 
