@@ -14,13 +14,9 @@ from lookalike.methods.base import Batch, Context, Method
 
 
 class OwnLoss(Method):
-    """A loss object on one view of each image.
+    """A loss object on one view of each image: a callable of embeddings and labels.
 
-    Args:
-        settings: There are none.
-        context: What the training loop provides.
-        loss: Callable of embeddings and labels; a module is trained and stored with the run.
-        miner: Callable of embeddings and labels, whose result is the loss's third argument.
+    A module is trained and stored with the run. The result of `miner`, called alike, is the loss's third argument.
     """
 
     name = "own_loss"

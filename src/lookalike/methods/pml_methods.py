@@ -99,14 +99,7 @@ class MultiSimilarity(LossMethod):
 
 
 def loss_method(name: str, loss: type[nn.Module], about: str, **learning_rates: float) -> type[LossMethod]:
-    """Create a method that is one loss.
-
-    Args:
-        name: Name of the method.
-        loss: The loss; its arguments are the settings.
-        about: What it is good for.
-        learning_rates: Learning rates that suit it, as `lr` or `loss_lr`.
-    """
+    """Create a method that is one loss, whose arguments are the settings; `learning_rates` suit it."""
     example = f'>>> la.train(data="photos", method="{name}", steps=1, out="run", report=False)  # doctest: +SKIP'
     members = {"name": name, "loss_class": loss, "default_overrides": {"optimizer": learning_rates}}
     paper = f"See :class:`~{loss.__module__}.{loss.__name__}`."

@@ -48,8 +48,17 @@ class _Forward:
         self.layer, self.usual, self.splits = layer, layer.forward, splits
 
     def __call__(self, x: Tensor) -> Tensor:
-        axes = [axis for axis in range(x.ndim) if axis != 1]
-        return finish(self.layer, self.normalized(self.layer, x, axes)) if self.layer.training else self.usual(x)
+        layer = self.layer
+        if not layer.training:
+            return self.usual(x)
+        out = self.normalized(layer, x, [axis for axis in range(x.ndim) if axis != 1])
+        if layer.affine:
+            shape = [1, -1] + [1] * (x.ndim - 2)
+            out = out * layer.weight.view(shape) + layer.bias.view(shape)
+        for name in ("drop", "act"):  # what timm's layers add: dropout and activation
+            if isinstance(getattr(layer, name, None), nn.Module):
+                out = getattr(layer, name)(out)
+        return out
 
     def normalized(self, layer: _BatchNorm, x: Tensor, axes: list[int]) -> Tensor:
         raise NotImplementedError
@@ -79,17 +88,6 @@ def remember(layer: _BatchNorm, mean: Tensor, variance: Tensor) -> None:
     momentum = layer.momentum if layer.momentum is not None else 1 / float(layer.num_batches_tracked)
     layer.running_mean.lerp_(mean, momentum)
     layer.running_var.lerp_(variance, momentum)
-
-
-def finish(layer: _BatchNorm, out: Tensor) -> Tensor:
-    """Apply scale and shift, and what timm's batch-norm layers add (dropout, activation)."""
-    if layer.affine:
-        shape = [1, -1] + [1] * (out.ndim - 2)
-        out = out * layer.weight.view(shape) + layer.bias.view(shape)
-    for name in ("drop", "act"):
-        if isinstance(getattr(layer, name, None), nn.Module):
-            out = getattr(layer, name)(out)
-    return out
 
 
 class _Joint(_Forward):

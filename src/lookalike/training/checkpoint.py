@@ -33,16 +33,7 @@ def write(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into main memory.
-
-    Args:
-        path: The file to read.
-
-    Returns:
-        What `write` was given.
-
-    Raises:
-        LookalikeError: If the file is missing, damaged, or of a newer format.
+    """Read a checkpoint into main memory; raise if it is missing, damaged, or of a newer format.
 
     Example:
         >>> from pathlib import Path

@@ -37,17 +37,8 @@ def feature_drift(before: Tensor, after: Tensor) -> dict[str, float]:
 def staleness(stored: WatchedRows, now: Tensor, views: Tensor, centers: Tensor) -> dict[str, float]:
     """Mean distance of stored embeddings to the present ones, and its floor.
 
-    Args:
-        stored: Rows of a memory, as they are read (adapted) and as they were stored.
-        now: Embeddings of the stored images under the present model.
-        views: Embeddings of random views of a batch.
-        centers: Embeddings of the center crops of the same batch.
-
-    Returns:
-        ``memory/stale``, ``memory/stale_original`` and ``memory/floor``.
-
-    Shape:
-        - now: ``(rows, d)``; views, centers: ``(n, d)``, all of unit length.
+    `now` (rows, d) are the stored images under the present model; `views` and `centers` (n, d) are random views and
+    center crops of a batch, all of unit length.
     """
     normalize = torch.nn.functional.normalize
 

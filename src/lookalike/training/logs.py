@@ -19,16 +19,6 @@ class Logs:
     """Writes the values of a step to every enabled log; only the main process writes.
 
     A resumed run continues from the step `start`.
-
-    Example:
-        >>> from lookalike.core.run import Run
-        >>> from lookalike.training import TrainSettings
-        >>> from lookalike.training.logs import Logs
-        >>> run = Run.create("ms", {}, path="logged")
-        >>> with Logs(run, TrainSettings(log={"tensorboard": False})) as logs:
-        ...     logs.write(1, loss=0.5)
-        >>> run.read_log()[0]["loss"]
-        0.5
     """
 
     def __init__(self, run: Run, settings: TrainSettings, *, start: int = 0) -> None:

@@ -80,14 +80,8 @@ class LoopSetup(Protocol):
 class TrainingProgress:
     """Progress of a run and the results of its evaluations; part of the checkpoint.
 
-    Args:
-        step: Steps taken.
-        best_step: Step of the best evaluation.
-        best_score: Its score; None before the first.
-        scores: ``[step, score, MAP@R]`` of every evaluation.
-        finished: Whether the loop has ended.
-        stopped_early: Whether early stopping ended it.
-        evaluation_due: Whether the evaluation after `step` is missing, because the run was stopped in it.
+    `scores` are ``[step, score, MAP@R]`` of every evaluation; `evaluation_due`: that after `step` is missing, because
+    the run was stopped in it.
     """
 
     step: int = 0

@@ -22,12 +22,6 @@ class LARS(torch.optim.Optimizer):
     if either norm is 0. Biases and gains of norm layers are neither scaled nor decayed: ``u = grad``. Then ``m =
     momentum * m + u`` and ``p = p - lr * m``.
 
-    Args:
-        params: Parameters or parameter groups.
-        lr: Learning rate.
-        momentum: Momentum factor.
-        weight_decay: Weight decay of matrices.
-
     References:
         You et al., "Large Batch Training of Convolutional Networks", arXiv 1708.03888.
 
@@ -92,12 +86,7 @@ def make_optimizer(method: Method, settings: TrainSettings) -> torch.optim.Optim
 def lr_factor(step: int, steps: int, schedule: ScheduleSettings) -> float:
     """Factor of the learning rates at a step: warm-up, then decay.
 
-    A pure function of the step, so there is nothing to save or to restore.
-
-    Args:
-        step: The current step, from 1 to `steps`.
-        steps: Total number of steps.
-        schedule: Warm-up and decay.
+    A pure function of the step (from 1 to `steps`), so there is nothing to save or to restore.
 
     Example:
         >>> from lookalike.training.optim import lr_factor

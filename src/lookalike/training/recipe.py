@@ -52,19 +52,7 @@ def text(name: str) -> str:
 
 
 def load(name_or_path: str | Path, command: Command = "train", seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Load the settings of a recipe, merged over those it extends.
-
-    Args:
-        name_or_path: Name of a built-in recipe, or a YAML file.
-        command: The command whose built-in recipes are searched.
-        seen: The recipes that extend this one.
-
-    Returns:
-        Nested settings, without `extends`.
-
-    Raises:
-        LookalikeError: If there is no such recipe, it is not valid YAML, or recipes extend each other in a circle.
-    """
+    """Load the settings of a built-in recipe or a YAML file, merged over those it extends; `seen` extend this one."""
     path = Path(name_or_path)
     if path.suffix not in (".yaml", ".yml"):
         choose(str(name_or_path), names(command), "a recipe (a file of yours ends in .yaml)")

@@ -21,14 +21,9 @@ _ENOUGH = 6  # classes with two images: fewer cannot be parted into three sides 
 
 @dataclass(frozen=True)
 class Division:
-    """Row numbers of the three splits.
+    """Row numbers to train on, to select the best step by, and to measure the result on, with remarks for the user.
 
-    Args:
-        train: Rows to train on.
-        validation: Rows that select the best step.
-        test: Rows that the result is measured on.
-        rule: How the test rows were chosen: `table`, `halves`, `classes`, `images` or `none`.
-        notes: Remarks for the user.
+    `rule` is how the test rows were chosen: `table`, `halves`, `classes`, `images` or `none`.
     """
 
     train: np.ndarray
@@ -60,15 +55,8 @@ class Division:
 def divide(table: Table, data: DataSettings) -> Division:
     """Split the rows of a table as the settings say; `auto` takes the best rule that the table allows.
 
-    Args:
-        table: The images.
-        data: Settings of the split.
-
-    Returns:
-        Row numbers of the three splits; without labels all rows are training rows.
-
-    Raises:
-        LookalikeError: If the rule does not fit the table, as for a missing split column or too few classes.
+    Without labels all rows are training rows. Raises `LookalikeError` if the rule does not fit the table, as for a
+    missing split column or too few classes.
 
     Example:
         >>> from lookalike.data import read_table

@@ -23,17 +23,7 @@ def measured_choice(command: str, kind: str) -> tuple[str, str]:
 
 
 def choose_method(table: Table) -> tuple[str, str]:
-    """The training method for labeled images, and why.
-
-    Args:
-        table: The images.
-
-    Returns:
-        Name of the method, and the reason in one line.
-
-    Raises:
-        LookalikeError: If the images have no labels.
-    """
+    """The name of the training method for labeled images, and the reason in one line; raise without labels."""
     codes = table.labels()[0]
     counts = np.unique(codes[codes >= 0], return_counts=True)[1]
     if not len(counts):
