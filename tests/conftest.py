@@ -61,7 +61,7 @@ def _beyond_short_form(item: pytest.Item) -> bool:
 
 
 LONGEST = ("tests/test_hostile.py", "tests/test_docs.py", "tests/walks/", "tests/integrations/test_ray.py",
-           "tests/training/test_torchrun.py", "tests/searching/test_processes.py")  # fmt: skip
+           "tests/training/test_processes.py", "tests/searching/test_processes.py")  # fmt: skip
 
 
 def _place(item: pytest.Item) -> int:

@@ -16,7 +16,7 @@ import pytest
 import torch
 from tests import helpers, kills
 from tests.adaptation.conftest import small
-from tests.training.test_torchrun import run_on_two_nodes
+from tests.training.test_processes import run_on_two_nodes
 
 import lookalike as la
 from lookalike.adaptation import adapt_command, candidate, gate

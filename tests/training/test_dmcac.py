@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +16,7 @@ from tests.training.conftest import SMALL
 from tests.training.test_resume import assert_same
 
 from lookalike import methods
-from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import hash_bytes
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
 from lookalike.memory.retriever import make_retriever
@@ -90,48 +87,6 @@ def loop_of(run: Run) -> Any:
 
     settings = resolve(run.config)
     return Loop(settings, build_setup(settings, *load_table(run), run), run)
-
-
-def rows_of(folders: list[str]) -> list[list[str]]:
-    """What each process has after the runs' steps: a name for the bits of the database and of what was trained."""
-    methods.register("dmcac", DMCAC)
-    out = []
-    for folder in folders:
-        loop = loop_of(Run(folder))
-        loop.go()
-        tensors = [*loop.method.state_dict().values(), *checkpoint.trainable_state(loop.model).values()]
-        out.append([hash_bytes(str(t.dtype), t.detach().numpy().tobytes()) for t in tensors])
-    return out
-
-
-def test_two_processes_train_what_one_does(folder, tiny, tmp_path):
-    """What was retrieved, and the whole database with its gradient; in one go, since processes start slowly. One step
-    of plain descent: a gradient counted twice would move twice as far."""
-    descent = {"kind": "sgd", "lr": 0.5, "loss_lr": 0.5, "momentum": 0.0, "weight_decay": 0.0}
-    places = {tmp_path / "no": {"head_scale": 4.0}, tmp_path / "gradient": {"weights": {"classes": 0.0}}}
-    for place, own in places.items():
-        changes = {"steps": 1, "accumulation_steps": 1, "log": {"every_n_steps": 1}, "optimizer": descent}
-        settings = merge(BASE, CASES["end to end"], changes, {"method": {"full": place.name, **own}})
-        train(data=folder, model=tiny, method="dmcac", settings=settings, report=False, out=place / "one")
-        shutil.copytree(place / "one", place / "two")
-        for name in ("checkpoints/last.pt", "checkpoints/best.pt", "log.jsonl"):
-            (place / "two" / name).unlink()
-    first, second = distributed.launch(rows_of, 2, folders=[str(place / "two") for place in places])
-    assert first == second
-    for place in places:
-        start = checkpoint.trainable_state(loop_of(Run(place / "one")).model)
-        ours, theirs = (checkpoint.read(place / name / "checkpoints" / "last.pt") for name in ("one", "two"))
-        assert torch.equal(ours["method"]["database"], theirs["method"]["database"])
-        moved = {name: (ours["model"][name] - value).abs().max().item() for name, value in start.items()}
-        assert max(moved.values()) > 1e-3
-        for name, value in ours["model"].items():
-            assert torch.allclose(value, theirs["model"][name], atol=1e-5, rtol=1e-5), name
-        for name in ("heads.classifier", "heads.query", "heads.attention_classifier", "vectors"):
-            assert torch.allclose(ours["method"][name], theirs["method"][name], atol=1e-5), name
-        logs = [[row for row in Run(place / name).read_log() if "loss" in row] for name in ("one", "two")]
-        assert len(logs[0]) == len(logs[1]) == 1
-        for name in ("loss", "gradient/divergence", "gradient/attention", "union/mean"):
-            assert logs[0][0][name] == pytest.approx(logs[1][0][name], rel=1e-3), name
 
 
 def test_every_retriever_trains_alike(folder, tiny, tmp_path, monkeypatch):

@@ -150,21 +150,6 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(flat, tiny, tmp_path):
     assert_same(pretrain(resume=tmp_path / "run", report=False), whole)
 
 
-def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):
-    settings = merge(FEW, {"steps": 3})
-    one, two = (
-        pretrain(
-            data=flat, method="moco", model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False
-        )
-        for n in (1, 2)
-    )
-    states = [checkpoint.read(run.checkpoints / "last.pt") for run in (one, two)]
-    for name, value in states[0]["model"].items():
-        assert torch.allclose(value, states[1]["model"][name], atol=1e-4), name
-    queues = [state["method"]["memory.queue.labels"] for state in states]
-    assert torch.equal(*queues)
-
-
 def test_split_batch_norm_is_batch_norm_of_each_part():
     from lookalike.core.seeds import torch_rng
 
@@ -188,9 +173,9 @@ def test_split_batch_norm_is_batch_norm_of_each_part():
 
 
 def test_the_estimate_of_a_dry_run_holds_within_a_factor_of_two(tiny, tmp_path):
-    images = helpers.make_images(tmp_path / "many", classes=40, images=12, width=80, height=60)
+    images = helpers.make_images(tmp_path / "many", classes=25, images=12, width=80, height=60)
     settings = merge(FEW, {"views": {"mode": "end_to_end"}, "sampler": {"batch_size": 48}})
-    settings |= {"steps": 60, "evaluate_every": 60}
+    settings |= {"steps": 40, "evaluate_every": 40}
     ratios = []
     for attempt in range(3):  # another program may take the processor in between
         options = {"data": images, "method": "moco", "model": tiny, "settings": settings, "report": False}

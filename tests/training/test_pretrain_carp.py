@@ -182,19 +182,6 @@ def last_state(run) -> dict:
     return {**state["model"], **state["method"]}
 
 
-def test_two_processes_learn_what_one_does(flat, tiny, tmp_path):  # noqa: F811
-    """One partition and one p̄ for both; with the batch-norm of the joint batch they agree."""
-    settings = merge(
-        FEW, GATHERED, {"steps": 3, "schedule": {"freeze_backbone_steps": 0}, "optimizer": {"kind": "sgd", "lr": 0.01}}
-    )
-    one, two = (
-        last_state(pretrain(data=flat, model=tiny, out=tmp_path / str(n), settings=settings, processes=n, report=False))
-        for n in (1, 2)
-    )
-    for name, value in one.items():
-        assert torch.allclose(value.float(), two[name].float(), atol=2e-4), name
-
-
 def test_micro_batches_have_the_gradient_of_the_joint_batch(flat, tiny, tmp_path):  # noqa: F811
     """One partition and one p̄ for all of them. Head's batch-norm is of each micro-batch, so it is taken out here."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from multiprocessing.process import BaseProcess
@@ -13,16 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 from tests import helpers
-from tests.training.conftest import PAIR, SMALL
+from tests.training.conftest import SMALL
 from tests.training.methods import Remembering
 from tests.training.test_train_command import same
 
 from lookalike import methods
-from lookalike.core import distributed
 from lookalike.core.errors import Exit, LookalikeError
+from lookalike.core.progress import progress_listener
 from lookalike.core.run import Run
 from lookalike.core.settings import merge
-from lookalike.training import checkpoint, loop, train, train_command
+from lookalike.training import checkpoint, loop, train
 from lookalike.training.loop import Loop
 
 MODES = {
@@ -145,8 +144,18 @@ class Killed(BaseException):
     """Nothing catches it and nothing is saved: what a kill leaves behind is there, without starting a process."""
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["supcon", "proxy_anchor", "ms", "contrastive", "triplet", "norm_softmax"])
+METHODS = ("supcon", "proxy_anchor", "ms", "contrastive", "triplet", "norm_softmax")
+LONG_FORM = METHODS[2:]  # end to end: with and without proxies they take the same way as the first two
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        pytest.param(name, mode, marks=[pytest.mark.slow] if mode == "end to end" and name in LONG_FORM else [])
+        for name in METHODS
+        for mode in MODES
+    ],
+)
 def test_every_method_goes_on_with_the_same_bits(name, mode, folder, tiny, tmp_path, monkeypatch):
     """Those of the shift curve and the memory have tests of their own (test_shift_methods, test_remembering)."""
     settings = merge(settings_of(mode), {"steps": 8})
@@ -246,84 +255,36 @@ def test_ctrl_c_within_a_step_or_an_evaluation_drops_it_and_loses_nothing(
     assert_same(train(resume=tmp_path / "run", report=False), expected)
 
 
+def command_line(words: list[str], stage: str, reached: Path) -> None:
+    """`lookalike` with these words, whose arrival at a stage can be seen."""
+    from lookalike.cli.app import run
+
+    with progress_listener(lambda bar: reached.touch() if bar.what == stage else None):
+        sys.exit(int(run(words)))
+
+
 @pytest.mark.parametrize("stage", ["Features", "Training"])
 def test_ctrl_c_ends_a_run_within_seconds_and_says_so_in_one_line(stage, tmp_path):
-    """A step of the default model takes longer: 128 images of 224 pixels."""
-    data = helpers.make_images(tmp_path / "images", classes=36, images=16 if stage == "Features" else 4)
+    """A step of the default model takes longer: 128 images of 224 pixels, some of them more than once."""
+    data = helpers.make_images(
+        tmp_path / "images", classes=36 if stage == "Features" else 8, images=16 if stage == "Features" else 4
+    )
     settings = ["views.mode=end_to_end", "model.weights=random", "data.near_duplicates=false"]
-    command = [sys.executable, "-m", "lookalike", "train", str(data), "--out", str(tmp_path / "run")]
-    command += [word for setting in settings for word in ("--set", setting)]
-    env = {**os.environ, "LOOKALIKE_PROGRESS_SECONDS": "0.1"}
-    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
-    lines = []
-    for line in process.stderr:
-        lines.append(line)
-        if line.startswith(stage):
-            break
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    start = time.monotonic()
-    lines += process.stderr
-    assert process.wait() == Exit.STOPPED, "".join(lines)
-    assert time.monotonic() - start < 5
-    assert [line[:7] for line in lines if "Stopped" in line or "Traceback" in line] == ["Stopped"]
+    settings.append("sampler.replacement=true")
+    words = ["train", str(data), "--out", str(tmp_path / "run")]
+    words += [word for setting in settings for word in ("--set", setting)]
+    struck_at = []
 
-
-def test_two_processes_train_what_one_does(pair, folder, tiny, tmp_path):
-    alone = train(data=folder, model=tiny, out=tmp_path / "run", method="proxy_anchor", settings=PAIR, report=False)
-    one, two = (checkpoint.read(run.checkpoints / "last.pt") for run in (alone, pair))
-    start = checkpoint.read(alone.checkpoints / "start.pt")["head"]["weight"]
-    moved = (one["model"]["head.weight"] - start).abs().max()
-    for name, value in one["model"].items():
-        # AdamW's first steps are signs of gradients: where one is nearly 0 the order of a sum decides.
-        assert (value - two["model"][name]).abs().mean() < 0.02 * moved, name
-    losses = [[row["loss"] for row in run.read_log() if "loss" in row] for run in (alone, pair)]
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
-    assert len(list(Path(pair.path).glob("tensorboard/*"))) <= 1
-    assert [row["step"] for row in pair.read_log() if "loss" in row] == [2, 4, 6, 8]
-
-
-def waiting(folder: str) -> dict:
-    """What each of the processes does, but in step 6 it waits until Ctrl-C has reached it."""
-    own = Loop.take_step
-
-    def step_of(self, step):
-        if step == 6:
-            (Path(folder) / f"waits-{distributed.rank()}").touch()
-            listening = signal.getsignal(signal.SIGINT)
-            while signal.getsignal(signal.SIGINT) is listening:
-                time.sleep(0.01)
-        return own(self, step)
-
-    Loop.take_step = step_of
-    return train_command.fit_in_process(folder)
-
-
-def together(folder: Path, model: Path, out: Path) -> None:
-    usual = distributed.launch
-    distributed.launch = lambda _, *arguments, **options: usual(waiting, *arguments, **options)
-    try:
-        train(data=folder, model=model, out=out, method="proxy_anchor", settings=PAIR, processes=2, report=False)
-    except LookalikeError as error:
-        print(error)
-        sys.exit(int(error.exit_code))
-
-
-@pytest.mark.parametrize("blow", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)], ids=str)
-def test_processes_are_stopped_and_go_on_with_the_same_bits(blow, pair, folder, tiny, tmp_path):
-    """Ctrl-C on the parent reaches every process, which agree on the step to stop at; a kill takes them along."""
-    out = tmp_path / "run"
-
-    def strike(parent: BaseProcess) -> None:
-        while not all((out / f"waits-{rank}").exists() for rank in (0, 1)):
-            assert parent.is_alive()
+    def strike(process: BaseProcess) -> None:
+        while not (tmp_path / "reached").exists():
+            assert process.is_alive()
             time.sleep(0.05)
-        os.kill(parent.pid, blow)
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGINT)
+        struck_at.append(time.monotonic())
 
-    ended = helpers.apart(together, folder, tiny, out, meanwhile=strike)
-    if blow == signal.SIGINT:
-        assert ended.code == Exit.STOPPED, ended.err
-        assert "Continue with: lookalike train --resume" in ended.out
-    assert not (out / "result.json").exists()
-    assert checkpoint.read(out / "checkpoints" / "last.pt")["step"] == (6 if blow == signal.SIGINT else 4)
-    assert_same(train(resume=out, report=False), pair)
+    ended = helpers.apart(command_line, words, stage, tmp_path / "reached", meanwhile=strike)
+    assert ended.code == Exit.STOPPED, ended.err
+    assert time.monotonic() - struck_at[0] < 5
+    lines = ended.err.splitlines()
+    assert [line[:7] for line in lines if "Stopped" in line or "Traceback" in line] == ["Stopped"]

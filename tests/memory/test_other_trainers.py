@@ -1,4 +1,7 @@
-"""Two real processes in somebody else's loop: memories of the same bits, gradients of one process."""
+"""Two real processes of somebody else's trainer, which averages gradients: memories and CARP's loss are those of one.
+
+Memories have the same bits in both. One pair of processes does all the work: starting them takes longer.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pytorch_metric_learning import losses, miners
 from lookalike.core import distributed
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import torch_rng
+from lookalike.losses.carp import CARPLoss, CARPOptions, fused_carp
 from lookalike.memory import CrossBatchMemory
 
 SHARES = [(0, 5), (5, 8)]  # uneven on purpose
@@ -69,12 +73,39 @@ def work(name: str, gather: bool | None = True, foreign: bool = False, joint: bo
     return {"values": values, "gradients": gradients, "rows": memory.rows.double().tolist(), "at": memory.queue_idx}
 
 
+CARP_SHARES = {"even": [(0, 4), (4, 8)], "uneven": [(0, 5), (5, 8)]}
+
+
+def carp_work(share: str, form: str, *, joint: bool = False) -> dict:
+    """One step of a linear layer and prototypes with its own images, or with all of them."""
+    generator = torch_rng(0, "carp", "processes")
+    images = torch.randn(2, 8, 10, generator=generator, dtype=torch.float64)
+    layer = torch.randn(10, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    prototypes = torch.randn(24, 6, generator=generator, dtype=torch.float64).requires_grad_()
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    mine = slice(0, 8) if joint else slice(*CARP_SHARES[share][rank])
+    z = images[:, mine] @ layer
+    w = (images[:, mine] @ layer.detach()).roll(1, -1)
+    loss = CARPLoss(4, seed=0 if joint else rank, weight=0.7)  # the first process's partition holds
+    if form == "logits":
+        actual = loss(z @ prototypes.t(), w @ prototypes.detach().t())
+        messages = None
+    else:
+        order = torch.randperm(24, generator=torch_rng(1, "order"))
+        actual = fused_carp(
+            z, w, prototypes, prototypes.detach(), order, 4, options=CARPOptions(weight=0.7), diagnostics=True, chunk=8
+        )
+        messages = actual.diagnostics.information.item()
+    gradients = torch.autograd.grad(actual.loss, (layer, prototypes))
+    return {"loss": actual.loss.item(), "gradients": [g.tolist() for g in gradients], "information": messages}
+
+
 def everything() -> dict:
-    """All cases in one pair of processes: starting them takes longer than the work."""
     out = {name: work(name) for name in CASES}
     out["joint already"] = work("fused, xbn", gather=None, joint=True)
     out["not a number"] = poison()
-    out["another trainer's"] = work("fused, xbn", gather=None, foreign=True)
+    out["another trainer's"] = work("fused, xbn", gather=None, foreign=True)  # from here on the group is not ours
+    out |= {f"carp, {share} {form}": carp_work(share, form) for share in CARP_SHARES for form in ("logits", "fused")}
     return out
 
 
@@ -123,3 +154,19 @@ def test_not_a_number_on_one_process_stops_all(both: list[dict]) -> None:
     assert answers[0] == answers[1]
     assert "1 of 4 embeddings are not finite" in answers[0]
     assert answers[0].endswith(" 0")
+
+
+# ---- CARP ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["logits", "fused"])
+@pytest.mark.parametrize("share", CARP_SHARES)
+def test_the_mean_of_both_losses_of_carp_is_the_joint_batchs(share: str, form: str, both: list[dict]) -> None:
+    one = carp_work(share, form, joint=True)
+    sides = [side[f"carp, {share} {form}"] for side in both]
+    assert sum(side["loss"] for side in sides) / 2 == pytest.approx(one["loss"], rel=1e-10)
+    for number, whole in enumerate(one["gradients"]):
+        mean = sum(torch.tensor(side["gradients"][number], dtype=torch.float64) for side in sides) / 2
+        assert torch.allclose(mean, torch.tensor(whole, dtype=torch.float64), atol=1e-12)
+    if form == "fused":
+        assert [side["information"] for side in sides] == pytest.approx([one["information"]] * 2, rel=1e-9)
