@@ -26,10 +26,11 @@ import sys
 import time
 from pathlib import Path
 from lookalike.core.errors import LookalikeError
-from lookalike.searching import index, ingest
+from lookalike.searching import index, index_folder, ingest
 from lookalike.searching.ingest import IndexUpdate
 from tests.searching.fake import FakeEmbedder
 ingest.BATCH = 8
+index_folder.Index.convert_model = lambda _: None
 real = IndexUpdate._store
 def told(self, *batch):
     out = real(self, *batch)

@@ -77,4 +77,5 @@ def install(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(folder, "load_model", load)
     patch.setattr(writer, "load_model", load)
     patch.setattr(verify_index, "load_model", load)
+    patch.setattr(folder.Index, "convert_model", lambda _: None)
     patch.setattr(Encoder, "model", model)
