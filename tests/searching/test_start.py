@@ -23,7 +23,8 @@ with Index.open(sys.argv[1]) as index:
 with contextlib.redirect_stdout(out):
     code = run(["search", sys.argv[2], "--index", sys.argv[1]])
 heavy = [name for name in ("torch", "timm", "sklearn", "scipy", "pyarrow", "fastapi") if name in sys.modules]
-print(json.dumps({"count": count, "code": code, "out": out.getvalue(), "heavy": heavy}))
+writing = [name for name in ("writer", "ingest", "indexing") if f"lookalike.searching.{name}" in sys.modules]
+print(json.dumps({"count": count, "code": code, "out": out.getvalue(), "heavy": heavy, "writing": writing}))
 """
 
 
@@ -53,6 +54,7 @@ def test_a_search_imports_no_torch_once_the_model_was_converted(tmp_path: Path, 
     fast = search((images, place))
     assert fast["code"] == 0 and fast["count"] == 6 and fast["heavy"] == []
     assert fast["seconds"] < 1.5, "processor time of the whole command, whatever else the machine does"
+    assert fast["writing"] == [], "code that writes an index"
     assert "ms to embed and search)" in fast["out"].splitlines()[0]
     artifacts.clear(None)
     slow = search((images, place))
