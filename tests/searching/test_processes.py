@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,18 +87,24 @@ with Index.open(sys.argv[1]) as index:
 """
 
 
-@pytest.mark.parametrize("way", ["medium", "mount"])
+@pytest.mark.parametrize("way", ["medium", "mount", "home"])
 def test_an_index_on_a_read_only_medium_is_searched(tmp_path: Path, model: Path, home: Path, way: str) -> None:
-    """A file system that nobody can write to, or one that is only mounted so, beside a writer on the other side."""
+    """A file system that nobody can write to, or one that is only mounted so, beside a writer on the other side.
+
+    The user's folder may be on it, too.
+    """
     if shutil.which("unshare") is None or os.geteuid() != 0:
         pytest.skip("not run: only root can mount here")
-    place = tmp_path / "index"
-    index(folder=helpers.make_images(tmp_path / "images"), model=model, index=place, progress=False)
-    seen = tmp_path / "seen"
-    seen.mkdir()
+    named: Any = "birds" if way == "home" else tmp_path / "index"
+    images = helpers.make_images(tmp_path / "images")
+    place = index(folder=images, model=model, index=named, progress=False).path
+    seen = Path("birds") if way == "home" else tmp_path / "seen"
+    (tmp_path / "seen").mkdir()
     mount = f"mount --bind -o ro {place} {seen} && mount -o remount,bind,ro {seen}"
     if way == "medium":
         mount = f"mount -t tmpfs none {seen} && cp -a {place}/. {seen} && mount -o remount,ro {seen}"
+    if way == "home":
+        mount = f"mount --bind {home} {home} && mount -o remount,bind,ro {home}"
     inside = f"{mount} && exec {sys.executable} -c '{READ_ONLY}' {seen}"
     env = {**os.environ, "LOOKALIKE_HOME": str(home), "PYTHONPATH": str(helpers.ROOT / "src")}
     command = ["unshare", "--mount", "sh", "-c", inside]

@@ -33,7 +33,7 @@ def make_shop(tmp_path: Path) -> None:
 def test_train_and_compare_honestly(terminal: Terminal, tmp_path: Path, home: Path) -> None:
     make_shop(tmp_path)
     terminal(
-        "lookalike train shop --steps 30 --set keep=trained --out runs/shop --no-report",
+        "lookalike train shop --steps 30 --set keep=trained --set views.num_cached=2 --out runs/shop --no-report",
         """
         …
         Images     72 train, 12 validation, 36 test

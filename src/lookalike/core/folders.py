@@ -48,7 +48,7 @@ def private_folder(path: Path) -> Path:
     """Create a folder that only its owner can read."""
     with disk_errors(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if os.name != "nt":
+        if os.name != "nt" and path.stat().st_mode & 0o777 != 0o700:  # nothing is written to a read-only disk
             path.chmod(0o700)
     return path
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from lookalike.core.database import FILE, write_document
 from lookalike.core.device import CPU
-from lookalike.core.errors import LookalikeError, suggest
+from lookalike.core.errors import DiskError, LookalikeError, suggest
 from lookalike.core.files import MAX_BYTES, checksum
 from lookalike.core.progress import warn
 from lookalike.core.run import Run
@@ -193,7 +193,7 @@ class Index:
         from lookalike.models.inference.runtime_base import RuntimeUnavailable
 
         if self.embedder.device.type == CPU and openvino_runtime.installed():
-            with contextlib.suppress(RuntimeUnavailable):
+            with contextlib.suppress(RuntimeUnavailable, DiskError, OSError):  # the disk may be full or read-only
                 openvino_runtime.convert(self.embedder, "embedding")
 
     @property

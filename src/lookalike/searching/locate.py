@@ -108,9 +108,12 @@ def find_index(where: str | os.PathLike[str] | None) -> Path:
             raise LookalikeError("There is no index yet: `lookalike index FOLDER` makes one.")
         return paths[0]
     path = Path(where).expanduser().absolute()
-    for candidate in (path, folders.indexes() / where if is_name(where) else path):
-        if is_index(candidate):
-            return candidate
+    if is_index(path):  # without the user's folder, which may be read-only
+        return path
+    named = folders.indexes() / where if is_name(where) else path
+    if is_index(named):
+        return named
+    for candidate in (path, named):
         if manifests.is_prerelease(candidate):
             manifests.read(candidate)
     if Run.is_run(path):
