@@ -12,20 +12,16 @@ import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from lookalike.core.files import read_json, write_json
-from lookalike.core.locks import hold
 from lookalike.store.graph import PROBES
 from lookalike.store.milvus_client import STRONG, Client, connected, parse_address
 from lookalike.store.milvus_filters import KEY, VECTOR, filter_expression, from_key, list_literal, to_fields, to_key
 from lookalike.store.protocol import Neighbors, Payload, Record, Rows, Vectors, Where, checked, point_id, unit_rows
-from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors, nearest
-from lookalike.store.shards import ServerFacts, Shards
+from lookalike.store.shards import Collection, Shards
 
 PAGE = 16_384  # the most rows that a server returns at once
 BYTES = 16_000_000  # of vectors in one message; servers refuse 64 MB
@@ -38,56 +34,36 @@ COMPARED = 20_000  # rows that a filter may leave to be fetched and compared her
 FILTERED, MAX_WIDTH = 64, 32_768  # what a server takes
 
 
-class Collection(ServerFacts):
-    """One collection.
+class MilvusCollection(Collection):
+    """One collection; see :class:`Collection`."""
 
-    Args:
-        place: The local folder.
-        client: The connection.
-        meta: Contents of ``store.json``.
-        held: Closes the connection and releases the lock.
-    """
+    kind = "milvus"
 
-    def __init__(self, place: str, client: Client, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
-        self.place, self.dim = Path(place), int(meta["dim"])
-        self._client, self._meta, self._held = client, meta, held
+    def __init__(self, place: str, client: Client, meta: dict[str, Any]) -> None:
+        super().__init__(place, client, meta)
+        self._client = client
         self._keys: list[str] = []  # of row numbers, in the order in which this process met them
         self._numbers: dict[str, int] = {}
         self._guard = threading.Lock()
         self._page = min(PAGE, max(1, BYTES // (4 * self.dim)))
 
     @classmethod
-    def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
-        """Create a store on a server, or another collection beside one, with its connection and its lock.
-
-        The collection is recorded before it is created, so that whatever a kill leaves of it can be deleted.
-        """
-        meta: dict[str, Any] = {"store": "milvus", "format": 1, "dim": dim, "address": address, "ef": None, "lists": {}}
-        meta["collection"] = f"lookalike_{secrets.token_hex(12)}"
-        with contextlib.ExitStack() as held:
-            client = held.enter_context(_connected(meta, beside))
-            client.call("has_collection")  # a wrong password or database is reported now
-            if beside is None:
-                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
-            write_json(Path(place) / META, meta, private=True)
-            client.make(dim)
-            return cls(place, client, meta, held.pop_all())
+    def _named(cls, dim: int) -> dict[str, Any]:
+        return {"collection": f"lookalike_{secrets.token_hex(12)}", "lists": {}}
 
     @classmethod
-    def open(cls, place: str, *, write: bool = False, beside: Self | None = None) -> Self:
-        meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
-        with contextlib.ExitStack() as held:
-            if write and beside is None:
-                held.enter_context(hold(Path(place) / ".lock", f"The store `{place}`"))
-            client = held.enter_context(_connected(meta, beside))
-            client.ready(int(meta["dim"]))
-            return cls(place, client, meta, held.pop_all())
+    def _connected(cls, meta: dict[str, Any], beside: Self | None) -> contextlib.AbstractContextManager[Client]:
+        return connected(parse_address(meta["address"]), meta["collection"], beside._client if beside else None)
+
+    def _create(self) -> None:
+        self._client.make(self.dim)
+
+    def _check(self) -> None:
+        self._client.ready(self.dim)
 
     @classmethod
-    def drop(cls, place: str) -> None:
-        meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
-        with connected(parse_address(meta["address"]), meta["collection"]) as client:
-            client.call("drop_collection")
+    def _drop(cls, connection: Client, meta: dict[str, Any]) -> None:
+        connection.call("drop_collection")
 
     def upsert(self, ids: Sequence[str], vectors: Vectors, payloads: Sequence[Payload]) -> None:
         names, rows, lines = checked(ids, vectors, payloads, self.dim)
@@ -221,11 +197,7 @@ class Collection(ServerFacts):
 class MilvusStore(Shards):
     """A store on a Milvus server; see :class:`Shards`."""
 
-    collection, parse, example = Collection, staticmethod(parse_address), "milvus://HOST:19530"
-
-
-def _connected(meta: dict[str, Any], beside: Collection | None) -> contextlib.AbstractContextManager[Client]:
-    return connected(parse_address(meta["address"]), meta["collection"], beside._client if beside else None)
+    collection, parse, example = MilvusCollection, staticmethod(parse_address), "milvus://HOST:19530"
 
 
 def _parts(values: list[Any], size: int) -> Iterator[list[Any]]:

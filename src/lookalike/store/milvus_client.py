@@ -169,7 +169,9 @@ def connected(address: Address, name: str, beside: Client | None = None) -> Iter
         options = {"timeout": CONNECT, "dedicated": True, "grpc_options": RECONNECT}
         client = MilvusClient(address.uri, token=os.environ.get(TOKEN, ""), db_name=address.database, **options)
     try:
-        yield Client(address, name, client)
+        opened = Client(address, name, client)
+        opened.call("has_collection")  # a wrong password or database is reported now
+        yield opened
     finally:
         client.close()
 

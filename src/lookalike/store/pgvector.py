@@ -16,20 +16,17 @@ import struct
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import numpy as np
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.core.files import read_json, write_json
-from lookalike.core.locks import Locked, hold
+from lookalike.core.locks import Locked
 from lookalike.store import protocol
 from lookalike.store.graph import NEAR_FRACTION, PROBES
 from lookalike.store.protocol import ROW_ID, Condition, Neighbors, Payload, Record, Rows, Vectors, Where
-from lookalike.store.registry import META
-from lookalike.store.shards import ServerFacts, Shards
+from lookalike.store.shards import Collection, Shards
 
 GRAPH_ROWS = 5000  # below, the server compares every row
 GROWTH = 0.2  # fraction of rows added or deleted after which the width is measured again
@@ -179,20 +176,14 @@ class Connections:
             ) from error
 
 
-class Tables(ServerFacts):
-    """One collection: three tables. Dimensions above 4,000 are searched by comparison only.
+class Tables(Collection):
+    """One collection: three tables. Dimensions above 4,000 are searched by comparison only; see :class:`Collection`."""
 
-    Args:
-        place: The local folder.
-        connections: Connections to the database.
-        meta: Contents of ``store.json``.
-        held: Closes the connections and releases the locks.
-    """
+    kind = "postgresql"
 
-    def __init__(self, place: str, connections: Connections, meta: dict[str, Any], held: contextlib.ExitStack) -> None:
-        self.place, self.dim = Path(place), int(meta["dim"])
-        self._connections, self._meta, self._held = connections, meta, held
-        self._table = str(meta["table"])
+    def __init__(self, place: str, connections: Connections, meta: dict[str, Any]) -> None:
+        super().__init__(place, connections, meta)
+        self._connections, self._table = connections, _name(meta["table"])
         self._writing = threading.RLock()
         self._counts: dict[Where, tuple[int, float]] = {}
         half = f"halfvec({self.dim})" if self.dim > DIMENSIONS else ""
@@ -200,43 +191,42 @@ class Tables(ServerFacts):
         self._order = f"(vector::{half}) <#> %s::{half}" if half else "vector <#> %s"
 
     @classmethod
-    def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
-        """Create a store on a server, or another collection beside one, with its connections and its lock.
-
-        The tables are recorded before they are created, so that whatever a kill leaves of them can be deleted.
-        """
+    def _named(cls, dim: int) -> dict[str, Any]:
         if dim > 16_000:
             raise LookalikeError(f"pgvector stores at most 16,000 dimensions, not {dim:,}.")
-        table = f"lookalike_{secrets.token_hex(12)}"
-        meta = {"store": "postgresql", "format": 1, "dim": dim, "address": address, "table": table, "ef": None}
-        with contextlib.ExitStack() as held:
-            connections = beside._connections if beside else held.enter_context(_connected(address))
-            if beside is None:
-                held.enter_context(_locked(place, connections, table))
-            write_json(Path(place) / META, meta, private=True)
-            with connections.use() as cursor:
-                storage = "PLAIN" if dim <= 1900 else "EXTERNAL"  # a page holds 8 kB
-                for statement in SCHEMA.format(t=table, dim=dim, storage=storage, head=HEAD).split(";")[:-1]:
-                    cursor.execute(statement)
-            return cls(place, connections, meta, held.pop_all())
+        return {"table": f"lookalike_{secrets.token_hex(12)}"}
 
     @classmethod
-    def open(cls, place: str, *, write: bool = False, beside: Self | None = None) -> Self:
-        meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
-        with contextlib.ExitStack() as held:
-            connections = beside._connections if beside else held.enter_context(_connected(meta["address"]))
-            if write and beside is None:
-                held.enter_context(_locked(place, connections, str(meta["table"])))
-            store = cls(place, connections, meta, contextlib.ExitStack())
-            store.count()
-            store._held = held.pop_all()
-            return store
+    def _connected(cls, meta: dict[str, Any], beside: Self | None) -> contextlib.AbstractContextManager[Connections]:
+        if beside is not None:
+            return contextlib.nullcontext(beside._connections)
+        return contextlib.closing(Connections(parse_address(meta["address"])))
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """A lock of the folder, and one of the server for writers on other machines."""
+        with super()._locked(), contextlib.closing(self._connections.connect()) as connection:
+            connection.autocommit = True
+            deadline = time.monotonic() + SESSION_END
+            while not connection.execute("SELECT pg_try_advisory_lock(%s)", (_number(self._table),)).fetchone()[0]:
+                if time.monotonic() > deadline:
+                    raise Locked(f"The store `{self.place}`: another process on another machine is writing to it.")
+                time.sleep(0.05)
+            yield
+
+    def _create(self) -> None:
+        storage = "PLAIN" if self.dim <= 1900 else "EXTERNAL"  # a page holds 8 kB
+        with self._connections.use() as cursor:
+            for statement in SCHEMA.format(t=self._table, dim=self.dim, storage=storage, head=HEAD).split(";")[:-1]:
+                cursor.execute(statement)
+
+    def _check(self) -> None:
+        self.count()
 
     @classmethod
-    def drop(cls, place: str) -> None:
-        meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
+    def _drop(cls, connection: Connections, meta: dict[str, Any]) -> None:
         table = _name(meta["table"])
-        with _connected(meta["address"]) as connections, connections.use() as cursor:
+        with connection.use() as cursor:
             cursor.execute(f"DROP TABLE IF EXISTS {table}, {table}_texts, {table}_numbers")
 
     def _sql(self, text: str) -> str:
@@ -409,27 +399,6 @@ class PgvectorStore(Shards):
     """A store on a PostgreSQL server with pgvector; see :class:`Shards`. One process writes, from whichever machine."""
 
     collection, parse, example = Tables, staticmethod(parse_address), "postgresql://[USER@]HOST/DATABASE"
-
-
-def _connected(address: str) -> contextlib.closing[Connections]:
-    return contextlib.closing(Connections(parse_address(address)))
-
-
-@contextlib.contextmanager
-def _locked(place: str, connections: Connections, table: str) -> Iterator[None]:
-    """The right to write: a lock of the folder, and one of the server for writers on other machines."""
-    with hold(Path(place) / ".lock", f"The store `{place}`"):
-        connection = connections.connect()
-        try:
-            connection.autocommit = True
-            deadline = time.monotonic() + SESSION_END
-            while not connection.execute("SELECT pg_try_advisory_lock(%s)", (_number(_name(table)),)).fetchone()[0]:
-                if time.monotonic() > deadline:
-                    raise Locked(f"The store `{place}`: another process on another machine is writing to it.")
-                time.sleep(0.05)
-            yield
-        finally:
-            connection.close()
 
 
 def _name(table: object) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
+from lookalike.core.locks import hold
 from lookalike.store.graph import measure_width
 from lookalike.store.protocol import Neighbors, Payload, Queries, Record, Rows, Vectors, Where, checked
 from lookalike.store.registry import META
@@ -26,12 +27,65 @@ SHARD_ROWS = 10_000_000  # of a collection before the next one is begun
 BASE = 1 << 40  # row numbers of a collection
 
 
-class ServerFacts:
-    """What a store on a server keeps in its local folder: address, name, and the measured search width."""
+class Collection:
+    """One collection of a store on a server; its local folder holds its address, its name and the measured width.
 
-    place: Path
-    _meta: dict[str, Any]
-    _held: contextlib.ExitStack
+    Args:
+        place: The local folder.
+        connection: The connection to the server.
+        meta: Contents of ``store.json``.
+    """
+
+    kind: ClassVar[str]
+    _named: ClassVar[Any]  # (dim): what else is recorded of a new one
+    _connected: ClassVar[Any]  # (meta, beside): a connection, or that of another collection, until the end of a block
+    _create: Callable[[], None]
+    _check: Callable[[], None]  # raises if the server does not have it
+    _drop: ClassVar[Any]  # (connection, meta)
+
+    def __init__(self, place: str, connection: Any, meta: dict[str, Any]) -> None:
+        self.place, self.dim, self._meta = Path(place), int(meta["dim"]), meta
+        self._held = contextlib.ExitStack()  # closes the connection and releases the locks
+
+    @classmethod
+    def create_at(cls, address: str, place: str, dim: int, beside: Self | None = None) -> Self:
+        """Create a collection on a server, or another one beside one, with its connection and its locks.
+
+        It is recorded before it is created, so that whatever a kill leaves of it can be deleted.
+        """
+        meta = {"store": cls.kind, "format": 1, "dim": dim, "address": address, "ef": None, **cls._named(dim)}
+        with cls._attached(place, meta, beside, write=True) as collection:
+            write_json(collection.place / META, meta, private=True)
+            collection._create()
+        return collection
+
+    @classmethod
+    def open(cls, place: str, *, write: bool = False, beside: Self | None = None) -> Self:
+        meta = read_json(Path(place) / META, "store", mend="Delete the index and make it again.")
+        with cls._attached(place, meta, beside, write=write) as collection:
+            collection._check()
+        return collection
+
+    @classmethod
+    def drop(cls, place: str) -> None:
+        meta = read_json(Path(place) / META, "store", mend="Delete that folder.")
+        with cls._connected(meta, None) as connection:
+            cls._drop(connection, meta)
+
+    @classmethod
+    @contextlib.contextmanager
+    def _attached(cls, place: str, meta: dict[str, Any], beside: Self | None, *, write: bool) -> Iterator[Self]:
+        """A collection with its connection and, for a writer, its locks, which are released if the block fails."""
+        with contextlib.ExitStack() as held:
+            collection = cls(place, held.enter_context(cls._connected(meta, beside)), meta)
+            if write and beside is None:
+                held.enter_context(collection._locked())
+            yield collection
+            collection._held = held.pop_all()
+
+    def _locked(self) -> contextlib.AbstractContextManager[Any]:
+        """The right to write."""
+        return hold(self.place / ".lock", f"The store `{self.place}`")
 
     def close(self) -> None:
         self._held.close()
