@@ -211,7 +211,7 @@ FORK = """
     model = Embedder.from_pretrained("test_efficientnet", weights="random", size=48)
     files = sys.argv[1:]
     for runtime in ("torch", "openvino"):
-        wanted = model.encode(files, runtime=runtime)
+        expected = model.encode(files, runtime=runtime)
         stop = threading.Event()
         def busy():
             while not stop.is_set():
@@ -222,9 +222,9 @@ FORK = """
         for end in (os._exit, sys.exit):
             child = os.fork()
             if child == 0:
-                end(0 if np.abs(model.encode(files, runtime=runtime) - wanted).max() < 1e-5 else 5)
+                end(0 if np.abs(model.encode(files, runtime=runtime) - expected).max() < 1e-5 else 5)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            print(runtime, code, np.abs(model.encode(files, runtime=runtime) - wanted).max() < 1e-5, flush=True)
+            print(runtime, code, np.abs(model.encode(files, runtime=runtime) - expected).max() < 1e-5, flush=True)
         stop.set()
         thread.join()
 """

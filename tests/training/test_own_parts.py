@@ -158,17 +158,20 @@ def test_a_run_with_objects_is_resumed_with_the_same_bits(folder: Path, tiny: Pa
 
 
 def test_transforms_that_do_not_fit(folder: Path, tiny: Path, tmp_path: Path) -> None:
-    class Named:
+    class Compose:
+        __module__ = "albumentations.core"
+
+    class Named(Compose):
         """As albumentations has it: the image by name, a seed of its own."""
 
-        __module__ = "albumentations.core"
         seeds: tuple[int, ...] = ()
 
         def set_random_seed(self, seed: int) -> None:
             self.seeds = (*self.seeds, seed)
 
-        def __call__(self, *, image: np.ndarray) -> dict[str, np.ndarray]:
-            return {"image": image[:32, :32]}
+        def __call__(self, *images: object, **data: np.ndarray) -> dict[str, np.ndarray]:
+            assert not images
+            return {"image": data["image"][:32, :32]}
 
     named, short = Named(), {"steps": 1, "evaluate_every": 1}
     run_with(folder, tiny, tmp_path / "a", transform=named, settings=short)
@@ -176,6 +179,8 @@ def test_transforms_that_do_not_fit(folder: Path, tiny: Path, tmp_path: Path) ->
     for number, (own, message) in enumerate(
         [
             (lambda image: image.resize((20, 20)), "end it with a resize"),
+            (lambda *, image: {"image": image[:20, :20]}, r"images of shape \(20, 20, 3\)"),
+            (lambda image: None, "returns a NoneType"),
             (lambda image: torch.randn(3, 32, 32) * 3, "the model does it itself"),
         ]
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -205,9 +206,20 @@ def make_own_sampler(sampler: Any, labels: np.ndarray, *, size: int, seed: int) 
         return sampler  # one of ours
     if not hasattr(sampler, "__iter__"):
         if not callable(sampler):
-            raise LookalikeError(f"A {type(sampler).__name__} is no sampler: it must be iterable.")
+            raise LookalikeError(f"The sampler is of type {type(sampler).__name__}: it must be iterable.")
         return make_own_sampler(sampler(labels), labels, size=size, seed=seed)
     return EpochSampler(sampler, len(labels), size=size, seed=seed)
+
+
+def _takes_image_by_name(transform: Any) -> bool:
+    """Whether a transform is called as those of albumentations are: ``transform(image=pixels)["image"]``."""
+    if any(base.__module__.split(".")[0] in ("albumentations", "albucore") for base in type(transform).__mro__):
+        return True
+    try:
+        image = inspect.signature(transform).parameters.get("image")
+    except (TypeError, ValueError):  # a callable that tells nothing of its arguments
+        return False
+    return image is not None and image.kind is image.KEYWORD_ONLY
 
 
 class OwnView:
@@ -220,7 +232,7 @@ class OwnView:
 
     def __init__(self, transform: Any, pre: Preprocess) -> None:
         self.transform, self.pre = transform, pre
-        self.by_name = type(transform).__module__.split(".")[0] in ("albumentations", "albucore")
+        self.by_name = _takes_image_by_name(transform)
 
     def __call__(self, pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         before, seed = seeds.global_state(), int(rng.integers(2**31))
@@ -248,8 +260,9 @@ class OwnView:
                 raise LookalikeError("The transform normalizes its images: leave that out, the model does it itself.")
             array = np.round(array * 255).clip(0, 255)
         if array.shape != (self.pre.size, self.pre.size, 3):
+            what = f"images of shape {array.shape}" if array.ndim else f"a {type(out).__name__}"
             raise LookalikeError(
-                f"The transform returns images of shape {array.shape}; the model takes {self.pre.size} × "
+                f"The transform returns {what}; the model takes {self.pre.size} × "
                 f"{self.pre.size} pixels in RGB: end it with a resize or crop to that size."
             )
         return np.ascontiguousarray(array.astype(np.uint8))
