@@ -261,6 +261,16 @@ def test_a_torch_data_set_with_a_broken_image_goes_on(photos: Path, tmp_path: Pa
     assert done.count == 23 and [f.name for f in done.failures] == ["Broken/Broken/row-17"]
 
 
+def test_a_subset_has_the_names_of_its_data_set_and_labels_are_no_arrays(photos: Path, tmp_path: Path) -> None:
+    from torch import eye
+    from torch.utils.data import Subset
+
+    made, _ = MAKERS["torch"](photos, tmp_path)
+    assert read_table(Subset(made, [0, 7, 23])).column("label").tolist() == ["gull", "heron", "tern"]
+    with pytest.raises(LookalikeError, match=r"has the shape \(4,\)"):
+        read_table(Subset([(np.zeros((8, 8), np.uint8), row) for row in eye(4)], range(4)))
+
+
 def test_data_sets_without_rows_and_those_saved_by_datasets_are_one_message(tmp_path: Path) -> None:
     import datasets
 
@@ -336,6 +346,7 @@ def test_a_data_set_of_gray_transparent_and_missing_images_and_missing_labels(
         assert table.column("label").tolist() == ["ant", None, "bee", "bee"]
         assert [decode(table.open_bytes(i)).shape for i in range(4)] == [(8, 8, 3)] * 4
         assert "1 row without an image in" in capsys.readouterr().err
+    assert len(read_table(made.select([3, 1]))) == 2 and capsys.readouterr().err == ""
 
 
 def test_lists_of_class_labels_are_read_by_their_names(tmp_path: Path) -> None:

@@ -188,18 +188,25 @@ def _read_datasets(source: Any, columns: ColumnMap) -> Read:
     if images is not None:  # rows without an image were left out
         place = np.full(len(marks), -1)
         place[rows["item"].to_numpy()] = np.arange(len(rows))
-        order = place[order][place[order] >= 0]
+        order = place[order]
+        lost = int((order < 0).sum())
+        notes, order = {"warnings": [left_out(lost, "dataset")]} if lost else {}, order[order >= 0]
     ordered = rows.take(pa.array(order))
     return root, dict(zip(ordered.column_names, ordered.columns, strict=True)), notes, images
 
 
 def _read_torch(source: Any, progress: bool) -> Read:
     """A torch `Dataset`: the files it lists, or the images it gives, read once for their labels."""
-    classes, where = [str(name) for name in getattr(source, "classes", None) or ()], type(source).__name__
+    named = source if getattr(source, "classes", None) else getattr(source, "dataset", None)  # of a `Subset`
+    classes, where = [str(name) for name in getattr(named, "classes", None) or ()], type(source).__name__
     labels: list[str | None] = []
     marks: list[str] = []
 
     def label(value: Any) -> str | None:
+        if getattr(value, "ndim", 0):
+            raise LookalikeError(
+                f"A label of the data set has the shape {tuple(value.shape)}: it is a name or a number."
+            )
         value = _plain(value)
         if value is None:
             return None
