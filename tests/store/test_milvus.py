@@ -117,7 +117,8 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
         part = rows[start : start + 2000]
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{"label": "x"}] * len(part))
     facts = store.build()
-    assert facts["rows"] == count and facts["ef"] in graph.WIDTHS and facts["recall"] >= graph.MIN_RECALL
+    assert facts["rows"] == count and facts["recall"] >= graph.MIN_RECALL
+    assert facts["ef"] // graph.SERVER_MARGIN in graph.WIDTHS
     store.close()
     store = MilvusStore.open(place)
     queries = clustered(200, dim, 1)

@@ -31,7 +31,7 @@ MIN_RECALL = 0.995  # of probes near stored vectors; 0.97 is promised for all qu
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROBES, K = 200, 10
 OUTLIER = 1.5  # times nearly the largest entry: what is beyond is clipped in int8
-MARGIN = 1.5  # times the width that the probes need: other queries need more
+MARGIN, SERVER_MARGIN = 1.5, 2  # times the width that the probes need, here and on a server: other queries need more
 RESCORED = 2  # candidates per hit that are scored in float32
 # Candidates of a search are filtered if this fraction of them, the first, are nearly all the nearest rows.
 # Beyond a query's own cluster a graph misses many, which a filter that leaves that cluster out would bring to light.
@@ -380,11 +380,11 @@ def measure_width(store: Store, sample: Vectors) -> tuple[int, float]:
     """Measure how many candidates the graph of a server must keep.
 
     Args:
-        store: A store whose ``width`` can be set; it is left at the result.
+        store: A store whose ``width`` can be set.
         sample: Some of its vectors; queries are halfway between them and a near one.
 
     Returns:
-        The smallest width with a high enough recall@10, and that recall.
+        Twice the smallest width with a high enough recall@10, and that recall.
 
     Shape:
         - sample: ``(S, D)``.
@@ -398,4 +398,4 @@ def measure_width(store: Store, sample: Vectors) -> tuple[int, float]:
         recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, hits, strict=True)]))
         if recall >= MIN_RECALL:
             break
-    return width, recall
+    return SERVER_MARGIN * width, recall

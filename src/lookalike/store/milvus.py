@@ -29,9 +29,9 @@ GRAPH_FROM = 1000  # rows; below, a server builds no graph and compares with all
 GROWTH = 0.1  # fraction of rows added or deleted after which the width is measured again
 DEFAULT_WIDTH = 128  # before the first measurement
 COMPARED = 20_000  # rows that a filter may leave to be fetched and compared here
-# Times as many candidates with a filter that keeps all rows, and more the fewer it keeps: 4 to 64 times as many found
-# 0.76 to 0.99 of the nearest where the query's own class is filtered out, in the same time (docs/design).
-FILTERED, MAX_WIDTH = 64, 32_768  # what a server takes
+# Times as many candidates with a filter that keeps all rows, and more the fewer it keeps: with few candidates a graph
+# misses much where the query's own class is filtered out (docs/design).
+FILTERED, MAX_WIDTH = 32, 32_768  # what a server takes
 
 
 class MilvusCollection(Collection):
