@@ -42,6 +42,8 @@ EXTRAS = (
     ("ssl", "lightly", "lightly", "self-supervised baselines", 21),
     ("milvus", "pymilvus", "pymilvus", "vectors on a Milvus server (--store milvus://HOST:19530)", 131),
     ("postgres", "psycopg", "psycopg", "vectors in PostgreSQL (--store postgresql://HOST/DATABASE)", 11),
+    ("ray", "ray", "ray", "embedding on a cluster (--engine ray)", 248),
+    ("transformers", "transformers", "transformers", "models in folders of transformers", 72),
     ("clip", "open_clip", "open_clip_torch", "CLIP backbones", 10),
     ("wandb", "wandb", "wandb", "logs to Weights & Biases", 56),
     ("mlflow", "mlflow", "mlflow-skinny", "logs to MLflow", 40),

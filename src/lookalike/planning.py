@@ -93,12 +93,10 @@ class Curve:
     def _fitted(cls, shape: str, sizes: Sequence[float], values: Sequence[float]) -> Curve:
         """Least squares of relative errors; no cost falls with the size, whatever a busy machine measured."""
         x, y = np.array([SHAPES[shape](size) for size in sizes]), np.asarray(values, float)
-        weights = np.ones(len(x)) if shape == "power" else 1 / y
-        columns = np.stack([np.ones(len(x)), x], axis=1) * weights[:, None]
-        target = (np.log(y) if shape == "power" else y) * weights
-        a, b = np.linalg.lstsq(columns, target)[0]
+        target, weights = (np.log(y), None) if shape == "power" else (y, 1 / y)
+        b, a = np.polyfit(x, target, 1, w=weights)
         if b < 0:
-            a, b = np.linalg.lstsq(columns[:, :1], target)[0][0], 0.0
+            a, b = np.polyfit(x, target, 0, w=weights)[0], 0.0
         return cls(shape, float(a), float(b), float(sizes[-1]))
 
     def at(self, size: float) -> float:

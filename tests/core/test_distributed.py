@@ -40,6 +40,7 @@ def job_gather(rows: list[int]) -> dict:
         "any": distributed.any_rank(me == 1),
         "none": distributed.any_rank(False),
         "where": [distributed.rank(), distributed.world_size(), distributed.is_main()],
+        "listening": job_ports(),
     }
 
 
@@ -67,7 +68,8 @@ def job_sleep(file: str) -> None:
     time.sleep(60)
 
 
-def test_two_processes_gather_rows_of_different_counts(as_users_do, capfd):
+def test_two_processes_gather_rows_of_different_counts_and_meet_without_a_port(as_users_do, capfd):
+    """torchrun's store would listen on all interfaces; ours are on one machine and meet over files."""
     first, second = distributed.launch(job_gather, 2, rows=[3, 2])
     assert "Fatal" not in capfd.readouterr().err  # they end as quietly as they began
     assert first["joined"] == second["joined"] == [[0, 1], [2, 3], [4, 5], [100, 101], [102, 103]]
@@ -78,6 +80,8 @@ def test_two_processes_gather_rows_of_different_counts(as_users_do, capfd):
     assert first["none"] is second["none"] is False
     assert first["where"] == [0, 2, True]
     assert second["where"] == [1, 2, False]
+    addresses = [*first["listening"], *second["listening"]]
+    assert all(address.startswith("127.0.0.1:") for address in addresses), addresses
 
 
 def test_one_process_gives_back_the_very_tensor():
@@ -154,12 +158,6 @@ def test_a_node_whose_first_node_has_ended_does_not_wait_for_it(monkeypatch):
     with pytest.raises(LookalikeError, match=f"No process answers at 127.0.0.1:{port}: the first node has ended"):
         distributed._join()
     assert time.monotonic() - start < 20
-
-
-def test_the_processes_meet_without_a_port(tmp_path, as_users_do):
-    """torchrun's store would listen on all interfaces; ours are on one machine and meet over files."""
-    listening = distributed.launch(job_ports, 2)
-    assert all(address.startswith("127.0.0.1:") for ports in listening for address in ports), listening
 
 
 def job_ports() -> list[str]:

@@ -87,14 +87,17 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _lock(handle: int) -> bool:
+def lock_file(handle: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder unless another process has; the lock ends with its process, however that ends."""
-    if os.name == "nt":
-        return False
-    import fcntl
-
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.name == "nt":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        else:
+            import fcntl
+
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError:
         return False
     return True
@@ -111,12 +114,12 @@ def _part_file(path: Path) -> tuple[int | None, Path]:
         handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         status = os.fstat(handle)
         own = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        if own and _lock(handle) and part.exists() and os.path.samestat(status, part.lstat()):
+        if own and lock_file(handle) and part.exists() and os.path.samestat(status, part.lstat()):
             os.ftruncate(handle, 0)
             return handle, part
         os.close(handle)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part")
-    _lock(handle)
+    lock_file(handle)
     return handle, Path(name)
 
 
@@ -203,7 +206,7 @@ def temporary_folder(path: Path) -> Iterator[Path]:
     part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name[:64]}.", suffix=".part"))
     handle = os.open(part, os.O_RDONLY) if os.name != "nt" else None
     if handle is not None:
-        _lock(handle)
+        lock_file(handle)
     try:
         yield part
     finally:
@@ -231,7 +234,7 @@ def _remove_stale(parts: Iterable[Path]) -> None:
             handle = os.open(part, _READ)
             try:
                 # A new one is not locked yet. One from the future is of a time before the clock was set back.
-                if abs(time.time() - part.stat().st_mtime) > 1 and _lock(handle):
+                if abs(time.time() - part.stat().st_mtime) > 1 and lock_file(handle):
                     shutil.rmtree(part, ignore_errors=True) if part.is_dir() else part.unlink()
             finally:
                 os.close(handle)

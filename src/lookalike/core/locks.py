@@ -11,26 +11,11 @@ from pathlib import Path
 from typing import IO
 
 from lookalike.core.errors import LookalikeError
-from lookalike.core.files import disk_errors
+from lookalike.core.files import disk_errors, lock_file
 
 
 class Locked(LookalikeError):
     """Another process holds the lock."""
-
-
-def _try(file: IO[bytes]) -> bool:
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False
 
 
 def _open(path: Path) -> IO[bytes]:
@@ -43,7 +28,7 @@ def _open(path: Path) -> IO[bytes]:
 def wait_for_lock(path: str | Path) -> Iterator[None]:
     """Hold the lock file `path` for the block, waiting for whoever holds it; for work that takes moments."""
     with _open(Path(path)) as file:
-        while not _try(file):
+        while not lock_file(file.fileno()):
             time.sleep(0.02)
         yield
 
@@ -60,7 +45,7 @@ def hold(path: str | Path, what: str) -> Iterator[None]:
         Locked: Another process holds the lock.
     """
     with _open(Path(path)) as file:
-        if not _try(file):
+        if not lock_file(file.fileno()):
             file.seek(0)
             holder = file.read(200).decode("utf-8", "replace").strip()
             who = f" ({holder})" if holder else ""
@@ -87,14 +72,10 @@ def in_use(folder: str | Path, what: str, *, alone: bool = False) -> Iterator[No
     if os.name == "nt":  # open files cannot be deleted there
         yield
         return
-    import fcntl
-
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Locked(what) from error
+        if not lock_file(handle, shared=not alone):
+            raise Locked(what)
         yield
     finally:
         os.close(handle)
