@@ -23,6 +23,9 @@ from typing import Any
 from tests.milvus_server import PR_SET_PDEATHSIG, alone
 
 PORT = 6390
+# A node that refuses connections counts as dead after four seconds, not fourteen.
+HEALTH = {"initial_delay_ms": "2000", "period_ms": "1000", "timeout_ms": "5000", "failure_threshold": "4"}
+SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", **{f"RAY_health_check_{name}": value for name, value in HEALTH.items()}}
 Raylet = subprocess.Popen[bytes]
 
 
@@ -51,7 +54,7 @@ def raylets(
                 log = os.open(Path(folder, f"start-{number}"), os.O_WRONLY | os.O_CREAT)
                 started.append(
                     subprocess.Popen(
-                        command, env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0"} | own, stdout=log, stderr=log,
+                        command, env=os.environ | SETTINGS | own, stdout=log, stderr=log,
                         preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM), start_new_session=True,
                     )
                 )  # fmt: skip

@@ -104,7 +104,7 @@ def test_a_reader_without_permission_to_write_sees_every_commit(tmp_path: Path, 
     def write(process: object) -> None:
         for number in range(4):
             insert(number)
-            end = time.monotonic() + 20
+            end = time.monotonic() + 100  # the process may take long to start
             while not (tmp_path / "seen" / str(number)).exists() and time.monotonic() < end:
                 time.sleep(0.01)
 
