@@ -40,13 +40,6 @@ class EmbeddingQueue(nn.Module):
 
     `tracked`: keep the sums and the map that drift correction needs; otherwise rows are stored as they are. `watch`:
     number of rows whose original form is kept for measuring drift.
-
-    Example:
-        >>> queue = EmbeddingQueue(4, 2, tracked=True)
-        >>> slots = queue.write(torch.randn(3, 2), torch.tensor([0, 0, 1]), None)
-        >>> queue.match_moments(compute_moments(torch.randn(8, 2)))
-        >>> queue.read(slots).shape
-        torch.Size([3, 2])
     """
 
     base: Tensor

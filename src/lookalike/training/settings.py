@@ -291,7 +291,7 @@ def _check_owner(setting: str, method: str) -> None:
     from lookalike import methods
 
     owners: dict[str, str] = {}
-    for name in methods.BUILT_IN:
+    for name in (method, *methods.BUILT_IN):
         places = [place for place in dotted_names(methods.find(name).Settings) if place.split(".")[-1] == setting]
         owners |= {name: places[0]} if places else {}
     if owners and method not in owners:
