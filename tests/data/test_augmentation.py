@@ -12,7 +12,7 @@ from tests.data.scenes import SCENE, away
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.seeds import numpy_rng
-from lookalike.data.augmentation import CenterView, CropView, RandomView, _random_box
+from lookalike.data.augmentation import CenterView, CropView, RandomView
 from lookalike.data.decoding import Preprocess, prepare
 
 PRE = Preprocess(32)
@@ -69,7 +69,7 @@ def test_parts_lie_where_they_should() -> None:
 def test_boxes_stay_inside(width: int, height: int) -> None:
     rng = numpy_rng(0, width)
     for _ in range(200):
-        x, y, across, down = _random_box(width, height, (0.08, 1.0), (3 / 4, 4 / 3), rng)
+        x, y, across, down = RandomView(PRE, (0.08, 1.0))._box(width, height, rng)
         assert x >= 0 and y >= 0 and across > 0 and down > 0
         assert x + across <= width + 1e-9 and y + down <= height + 1e-9
         assert 0.74 < across / down < 1.34

@@ -115,7 +115,17 @@ class RandomView:
         return random_erase(out, rng, fill) if self.random_erasing and rng.random() < self.random_erasing else out
 
     def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
-        return _random_box(width, height, self.scale, self.ratio, rng)
+        """Return x, y, width and height of a random crop; the largest one that fits after ten failed attempts."""
+        low, high = self.ratio
+        for _ in range(10):
+            area = width * height * rng.uniform(*self.scale)
+            shape = math.exp(rng.uniform(math.log(low), math.log(high)))
+            across, down = math.sqrt(area * shape), math.sqrt(area / shape)
+            if across <= width and down <= height:
+                return rng.uniform(0, width - across), rng.uniform(0, height - down), across, down
+        shape = min(max(width / height, low), high)
+        across, down = min(width, height * shape), min(height, width / shape)
+        return (width - across) / 2, (height - down) / 2, across, down
 
     def to_json(self) -> dict[str, Any]:
         return {"kind": self.kind, **asdict(self), "pre": self.pre.to_json()}
@@ -130,21 +140,6 @@ class CropView(RandomView):
     def _box(self, width: int, height: int, rng: np.random.Generator) -> tuple[float, float, float, float]:
         side = min(width, height) * self.pre.crop
         return rng.uniform(0, width - side), rng.uniform(0, height - side), side, side
-
-
-def _random_box(
-    width: int, height: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
-) -> tuple[float, float, float, float]:
-    """Return x, y, width and height of a random crop; the largest one that fits after ten failed attempts."""
-    for _ in range(10):
-        area = width * height * rng.uniform(*scale)
-        shape = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
-        across, down = math.sqrt(area * shape), math.sqrt(area / shape)
-        if across <= width and down <= height:
-            return rng.uniform(0, width - across), rng.uniform(0, height - down), across, down
-    shape = min(max(width / height, ratio[0]), ratio[1])
-    across, down = min(width, height * shape), min(height, width / shape)
-    return (width - across) / 2, (height - down) / 2, across, down
 
 
 def _jitter(image: Image.Image, strength: float, rng: np.random.Generator, saturation: float = 1.0) -> Image.Image:

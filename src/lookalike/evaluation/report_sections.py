@@ -267,10 +267,8 @@ def verification_section(verification: Verification, further: dict[str, str]) ->
     series = [s.Series(name=name, x=x, y=rate.tolist()) for name, rate in rates.items()]
     note = f"{verification.positive:,} pairs of the same class and {verification.negative:,} of different classes"
     note += ", all there are." if verification.complete else ", drawn at random."
-    marks, label = (
-        [s.Mark(x=verification.best_threshold, label="best")],
-        "score from which two images count as the same",
-    )
+    label = "score from which two images count as the same"
+    marks = [s.Mark(x=verification.best_threshold, label="best")]
     lines = s.Lines(x_label=label, y_label="error rate", series=series, marks=marks, note=note)
     facts = s.Facts(rows=list(further.items()))
     return s.Section(title="Same or not", order=s.CALIBRATION + 5, blocks=[lines, facts])

@@ -93,16 +93,13 @@ def _to_arrow(source: Any) -> pa.Table:
             with contextlib.suppress(pa.ArrowException):  # a column of pandas may hold objects, as paths
                 arrow = pa.table(source.to_arrow() if hasattr(source, "to_arrow") else source)
                 return arrow.select([name for name in arrow.column_names if not name.startswith("__index_level_")])
-        return pa.table({str(name): _values(str(name), values) for name, values in source.items()})
+        columns = {str(name): list(map(_plain, values)) for name, values in source.items()}
+        return pa.table({name: as_array(name, values, like="value") for name, values in columns.items()})
     except (pa.ArrowException, AttributeError, TypeError, ValueError) as error:
         raise LookalikeError(
             f"The frame cannot be read ({str(error).partition(chr(10))[0]}): its images are paths, encoded bytes, PIL "
             "images or arrays."
         ) from None
-
-
-def _values(name: str, values: Any) -> pa.Array:
-    return as_array(name, list(map(_plain, values)), like="value")
 
 
 def _plain(value: Any) -> Any:
