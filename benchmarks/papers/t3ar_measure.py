@@ -310,7 +310,7 @@ def evaluate_embedder(
             inside = predict(start, layer, features_for(start, gallery, layer=layer)[0])[0]
             centers = prototypes(inside, known, len(names))
         elif kind != "contrast":
-            centers = target_classes.find_clusters(learn, seed=seed).centers
+            centers = target_classes.find_clusters(learn, seed=seed)[0]
         retrieved, some = None, table.take(rows)
         if pool is not None:
             retrieved = retrieve(expert, content_ids(some), some, pool, settings, seed=seed)

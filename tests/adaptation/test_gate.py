@@ -245,19 +245,17 @@ def test_clusters_are_detected_where_there_are_some() -> None:
     rng = np.random.default_rng(3)
     centers = target_classes.normalize(rng.normal(size=(8, 20)))
     rows = target_classes.normalize(np.repeat(centers, 20, 0) + 0.05 * rng.normal(size=(160, 20))).astype(np.float32)
-    clusters = target_classes.find_clusters(rows)
-    assert clusters.centers is not None and len(clusters.centers) == 8
-    assert (clusters.centers @ centers.T).max(0).min() > 0.98
-    shuffled = clusters.centers[rng.permutation(8)]
+    clusters, how = target_classes.find_clusters(rows)
+    assert clusters is not None and len(clusters) == 8 and "8 clusters of the target" in how
+    assert (clusters @ centers.T).max(0).min() > 0.98
+    shuffled = clusters[rng.permutation(8)]
     assert np.allclose(target_classes.recluster(rows, shuffled), shuffled, atol=1e-5), (
         "each in the place of its old one"
     )
     noise = target_classes.normalize(rng.normal(size=(100, 300))).astype(np.float32)
-    assert (
-        target_classes.find_clusters(noise).centers is None
-        and "do not fall into groups" in target_classes.find_clusters(noise).why
-    )
-    assert "too few" in target_classes.find_clusters(rows[:20]).why
+    none, why = target_classes.find_clusters(noise)
+    assert none is None and "do not fall into groups" in why
+    assert "too few" in target_classes.find_clusters(rows[:20])[1]
     friends = target_classes.reciprocal(rows, 5)
     place = np.repeat(np.arange(8), 20)
     assert all(place[j] == place[i] for i, row in enumerate(friends) for j in row if j >= 0)

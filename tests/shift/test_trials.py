@@ -12,7 +12,7 @@ from lookalike import shift
 from lookalike.core.errors import LookalikeError
 from lookalike.data import Table
 from lookalike.methods.diva import DiVA
-from lookalike.shift import experiment, few_shot, trials
+from lookalike.shift import experiment, few_shot, running_time, trials
 from lookalike.shift.make_splits import split_features
 from lookalike.shift.split_set import Split, SplitSet
 from lookalike.training import loop
@@ -121,10 +121,10 @@ def test_files_without_random_removals_get_them():
 
 
 def test_sides_without_pairs_are_refused_before_training():
-    split = Split(1, "0", 1.0, ("a", "b"), ("c", "d"))
-    splits = SplitSet({"classes": {"a": 2, "b": 3, "c": 1, "d": 4}}, {}, "samples", (split,), 1)
+    splits = tuple(Split(number, "0", float(number), ("a", "b"), ("c", "d")) for number in (1, 2))
+    splits = SplitSet({"classes": {"a": 2, "b": 3, "c": 1, "d": 4}}, {}, "samples", splits, 1)
     with pytest.raises(LookalikeError, match=r"Split 1 has fewer than two classes .* test side"):
-        experiment.check_trainable(splits, splits.splits)
+        experiment.trainable_splits(splits)
 
 
 def marked(query, gallery) -> Table:
@@ -241,3 +241,10 @@ def test_a_killed_training_goes_on_from_its_checkpoint(images, tiny, tmp_path, m
     scores = [[{**row, "seconds": None} for row in run.result["rows"]] for run in (whole, done)]
     assert scores[0] == scores[1]
     assert not list((tmp_path / "run" / "unfinished").iterdir())
+
+
+def test_a_file_of_splits_of_other_images_is_refused_before_anything_is_timed(images, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(running_time, "running_time", lambda *_, **__: pytest.fail("it was timed"))
+    split_set().save(tmp_path / "splits.json")
+    with pytest.raises(LookalikeError, match="which `kinds` does not have"):
+        shift.run(data=images, models=[str(tiny)], splits=tmp_path / "splits.json", out=tmp_path / "run")

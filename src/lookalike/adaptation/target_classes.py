@@ -50,16 +50,6 @@ def spherical(rows: np.ndarray, count: int, *, restarts: int = 10, steps: int = 
     return np.asarray(best, np.float32)
 
 
-@dataclass(frozen=True)
-class Clusters:
-    """Clusters of the target images, or the reason why there are none."""
-
-    centers: np.ndarray | None
-    silhouette: float
-    why: str
-    """How they were made, or why there are none."""
-
-
 def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
     """Silhouette score of a clustering by cosine distance, on a sample."""
     from sklearn.metrics import silhouette_score
@@ -73,22 +63,21 @@ def silhouette(rows: np.ndarray, centers: np.ndarray, seed: int = 0) -> float:
     return float(silhouette_score(some, place, metric="cosine"))
 
 
-def find_clusters(rows: np.ndarray, clusters: int | None = None, *, seed: int = 0) -> Clusters:
-    """Cluster rows into so many clusters, or the best of 8, 16, 32 … up to a quarter of the rows."""
+def find_clusters(rows: np.ndarray, clusters: int | None = None, *, seed: int = 0) -> tuple[np.ndarray | None, str]:
+    """Centers of so many clusters, or of the best of 8, 16, 32 … up to a quarter of the rows; how, or why none."""
     if clusters is not None and len(rows) < 4 * clusters:
-        return Clusters(None, -1.0, f"{len(rows)} images are too few for {clusters} clusters")
+        return None, f"{len(rows)} images are too few for {clusters} clusters"
     counts = [clusters] if clusters else []
     while not clusters and 8 * 2 ** len(counts) <= len(rows) // 4:
         counts.append(8 * 2 ** len(counts))
     if not counts:
-        return Clusters(None, -1.0, f"{len(rows)} images are too few to cluster")
-    tried = [(spherical(rows, count, seed=seed), count) for count in counts]
-    scores = [silhouette(rows, centers, seed) for centers, _ in tried]
-    place = int(np.argmax(scores))
-    (centers, count), score = tried[place], scores[place]
-    if score < MIN_SILHOUETTE:
-        return Clusters(None, score, f"the images do not fall into groups (silhouette {score:.2f} at {count})")
-    return Clusters(centers, score, f"{count} clusters of the target (silhouette {score:.2f})")
+        return None, f"{len(rows)} images are too few to cluster"
+    tried = [spherical(rows, count, seed=seed) for count in counts]
+    scores = [silhouette(rows, centers, seed) for centers in tried]
+    best = int(np.argmax(scores))
+    if scores[best] < MIN_SILHOUETTE:
+        return None, f"the images do not fall into groups (silhouette {scores[best]:.2f} at {counts[best]})"
+    return tried[best], f"{counts[best]} clusters of the target (silhouette {scores[best]:.2f})"
 
 
 def recluster(rows: np.ndarray, old: np.ndarray, seed: int = 0) -> np.ndarray:
@@ -155,11 +144,10 @@ def find_classes(model: Embedder, learn: Table, request: AdaptRequest) -> Classe
         how = f"prototypes of {len(names)} classes of the gallery" if request.gallery else "labels of the target"
         return Classes(names, prototypes(rows, codes, len(names)), how, table=table, codes=codes)
     rows = normalize(model.encode(learn, runtime="torch"))
-    clusters = find_clusters(rows, request.clusters, seed=request.seed)
-    if clusters.centers is None:
-        return Classes([], None, clusters.why)
-    groups = (rows @ clusters.centers.T).argmax(1)
-    return Classes([], clusters.centers, clusters.why, moving=True, table=learn, codes=groups)
+    centers, how = find_clusters(rows, request.clusters, seed=request.seed)
+    if centers is None:
+        return Classes([], None, how)
+    return Classes([], centers, how, moving=True, table=learn, codes=(rows @ centers.T).argmax(1))
 
 
 def with_classifier(model: Embedder, classes: Classes) -> Embedder:

@@ -255,8 +255,9 @@ class Pending:
 
     def where(self) -> str:
         """Where it goes on, in words."""
-        if (last := self.run.checkpoints / checkpoint.LAST).is_file():
-            return f"after step {checkpoint.read(last)['step']:,}"
+        last = self.run.checkpoints / checkpoint.LAST
+        if last.is_file() and (step := checkpoint.read(last)["step"]):
+            return f"after step {step:,}"
         return "before the first step; features and vectors that are cached are not computed again"
 
     def owes(self, ids: set[str]) -> bool:

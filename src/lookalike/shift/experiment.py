@@ -285,11 +285,15 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool, dry_run: bool)
     table = experiment.table(layout=config["layout"])
     others = {name: f"transfer-{name}.parquet" for name in unique_names(config["transfer"])}
     tables = [experiment.table(name, source) for name, source in zip(others.values(), config["transfer"], strict=True)]
-    if not experiment.path(SPLITS).exists():  # a resumed run has told its time
+    begun, stored = experiment.path(SPLITS).exists(), None
+    if config["splits"] is not None:
+        stored = experiment.splits(table)
+        trainable_splits(stored, config["only"])
+    if not begun:  # a resumed run has told its time
         from lookalike.shift.running_time import running_time
 
-        settings_of = partial(experiment.settings, table)
-        seconds = running_time(config, [table, *tables], settings_of, getattr(engine, "processes", 1), report=report)
+        settings_of, workers = partial(experiment.settings, table), getattr(engine, "processes", 1)
+        seconds = running_time(config, [table, *tables], stored, settings_of, workers, report=report)
         time = f"about {duration(sum(seconds.values()))}: {describe_stages(seconds)}"
         if dry_run:
             trained = {name: ", ".join(map(str, config[name])) for name in ("methods", "models")}
@@ -299,10 +303,7 @@ def _run(experiment: Experiment, engine: Engine, *, report: bool, dry_run: bool)
     stages = Stages()
     split_set = experiment.splits(table)
     stages.finish("splits")
-    chosen = select_splits(config["only"], split_set)
-    if len(chosen) < 2:
-        raise LookalikeError("A curve needs at least 2 splits.")
-    check_trainable(split_set, chosen)
+    chosen = trainable_splits(split_set, config["only"])
     end, removal_controls = split_set.end_of_swapping(), controls(split_set, chosen)
     if removal_controls and end not in chosen:
         more = f"add split {end.id}" if end else "make more splits"
@@ -356,9 +357,11 @@ def controls(splits: SplitSet, chosen: Sequence[Split]) -> dict[str, list[list[s
     }
 
 
-def check_trainable(splits: SplitSet, chosen: Sequence[Split]) -> None:
-    """Raise if a split cannot be trained or evaluated, before anything is trained."""
-    images = splits.data["classes"]
+def trainable_splits(splits: SplitSet, only: Sequence[int] | None = None) -> list[Split]:
+    """The splits to use; raise if they are too few, or one cannot be trained or evaluated."""
+    chosen, images = select_splits(only, splits), splits.data["classes"]
+    if len(chosen) < 2:
+        raise LookalikeError("A curve needs at least 2 splits.")
     for split in chosen:
         for name, side in (("train", split.train), ("test", split.test)):
             if sum(images[one] >= 2 for one in side) < 2:
@@ -366,6 +369,7 @@ def check_trainable(splits: SplitSet, chosen: Sequence[Split]) -> None:
                     f"Split {split.id} has fewer than two classes with two images or more on its {name} side: "
                     "leave classes of one image out, or pick other splits with `--only`."
                 )
+    return chosen
 
 
 def summary(rows: ags.Rows, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shutil
 import statistics
 import tempfile
@@ -27,7 +28,7 @@ from lookalike.shift.fid import ClassFID
 from lookalike.shift.make_splits import default_sides
 from lookalike.shift.shared_features import SharedFeatures
 from lookalike.shift.shift_report import POINTS
-from lookalike.shift.split_set import SplitSet
+from lookalike.shift.split_set import SplitSet, data_facts
 from lookalike.shift.trials import FROZEN, divide, on_pooled_features, quiet, retrieval_scores, train_head
 from lookalike.training.estimate import STEPS, WARM_UP, Stages, Timeline, plan_run, timed
 from lookalike.training.loop import Loop
@@ -43,6 +44,7 @@ WORKER_SECONDS = 5.0  # until a process of its own has loaded torch
 def running_time(
     config: Mapping[str, Any],
     tables: Sequence[Table],
+    stored: SplitSet | None,
     settings_of: Callable[..., TrainSettings],
     workers: int,
     *,
@@ -53,21 +55,20 @@ def running_time(
     Args:
         config: Options of the run.
         tables: The images, then those of ``transfer``.
+        stored: The splits, if a file has them.
         settings_of: Returns the training settings of a method and a starting model.
         workers: Number of parallel runs.
         report: Whether the report's sections will be written.
     """
-    table, stored = tables[0], config["splits"] and SplitSet.load(Path(config["splits"]))
-    names = table.labels()[1]
-    sides = [tuple(names[code] for code in side) for side in default_sides(table)]
-    if stored:
+    table, counts = tables[0], data_facts(tables[0])["classes"]
+    if stored is None:
+        sides = [tuple(list(counts)[code] for code in side) for side in default_sides(table)]
+    else:
         sides = [stored.splits[0].train, stored.splits[0].test]
-    splits = max(2, len(config["only"] or range(len(stored.splits) if stored else config["count"])))
+    splits = max(2, len(config["only"] or range(config["count"] if stored is None else len(stored.splits))))
     trials, out = splits * config["seeds"], dict.fromkeys(("splits", "features", "runs", "report"), 0.0)
-    with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lookalike-plan-")))
-        for context in (folders.temporary_cache(), progress.no_warnings(), quiet()):
-            stack.enter_context(context)
+    home = tempfile.TemporaryDirectory(prefix="lookalike-plan-")
+    with home as folder, folders.temporary_cache(), progress.no_warnings(), quiet():
         torch.set_num_threads(1 if workers > 1 else threads())
         for model in config["models"]:
             settings = settings_of(None, model)
@@ -76,20 +77,21 @@ def running_time(
             out["features"] += prepared + each * views * sum(map(len, tables))
             sample = _sample(table, sides, small, settings)
             train, test = (tuple(name for name in side if name in sample.names) for side in sides)
-            if not stored and not out["splits"]:
+            if stored is None and not out["splits"]:
                 out["splits"] = _splits(sample, train, test, len(sides[0])) + each * len(table)  # at the center crop
                 out["features"] -= each * len(table)
             rows = sample.rows_of(test)
             vectors = sample.vectors(rows)
             retrieval = timed(retrieval_scores, sample, rows, vectors) / len(rows) ** 2
             of_vectors = structure(vectors, sample.labels[rows])
-            measure = retrieval * _images(table, sides[1]) ** 2 + timed(structure, vectors, sample.labels[rows])
+            tested = sum(counts[name] for name in sides[1])
+            measure = retrieval * tested**2 + timed(structure, vectors, sample.labels[rows])
             out["runs"] += splits * measure  # the frozen model
             division = divide(sample, settings, train, test, config["select"])
             for method in config["methods"]:
                 chosen = settings_of(method, model)
                 if on_pooled_features(chosen):
-                    learn = _training(sample, chosen, division, folder)
+                    learn = _training(sample, chosen, division, Path(folder))
                 else:
                     learn = plan_run(chosen, sample.table, division, report=False).seconds["train"]
                 out["runs"] += trials * (learn + measure)
@@ -99,12 +101,6 @@ def running_time(
     if workers > 1:
         out["runs"] = out["runs"] / min(workers, trials * len(config["methods"])) + WORKER_SECONDS
     return {name: round(seconds, 2) for name, seconds in out.items()}
-
-
-def _images(table: Table, names: Sequence[str]) -> int:
-    """Number of images of some classes."""
-    codes, known = table.labels()
-    return int(np.isin(codes, [code for code, name in enumerate(known) if name in set(names)]).sum())
 
 
 def _features(table: Table, settings: TrainSettings) -> tuple[float, float, SharedFeatures]:
@@ -122,12 +118,12 @@ def _features(table: Table, settings: TrainSettings) -> tuple[float, float, Shar
 def _sample(table: Table, sides: Sequence[Names], small: SharedFeatures, settings: TrainSettings) -> SharedFeatures:
     """Some classes of both sides with random features: what they are does not change the time."""
     codes, names = table.labels()
-    rows = []
+    places, counts = {name: code for code, name in enumerate(names)}, np.bincount(codes[codes >= 0])
+    chosen: list[int] = []
     for side in sides:
-        groups = [np.flatnonzero(codes == names.index(name)) for name in side]
-        ends = np.cumsum([len(group) for group in groups])
-        rows += groups[: max(4, int(np.searchsorted(ends, MOST)) + 1)]
-    part = table.take(np.sort(np.concatenate(rows)))
+        classes = [places[name] for name in side]
+        chosen += classes[: max(4, int(np.searchsorted(np.cumsum(counts[classes]), MOST)) + 1)]
+    part = table.take(np.flatnonzero(np.isin(codes, chosen)))
     shape = (len(part), small.features.shape[1])
     features = np.abs(numpy_rng(0, "running time").standard_normal(shape, np.float32))
     count = settings.views.num_cached
@@ -162,13 +158,10 @@ def _report(
     """Seconds of the summary, which the report repeats in part, and of the map."""
     rng = numpy_rng(0, "running time")
     rows = []
-    for model in config["models"]:
-        for method in (*config["methods"], FROZEN):
-            for split in range(splits):
-                for seed in range(config["seeds"] if method != FROZEN else 1):
-                    about = {"method": method, "model": model, "split": split, "fid": float(split), "seed": seed}
-                    values = {name: float(rng.random()) for name in ("recall@1", "map@1000")}
-                    measures = dict(zip(of_vectors, rng.random(len(of_vectors)).tolist(), strict=True))
-                    rows.append({**about, **values, "structure": measures})
+    for model, method, split in itertools.product(config["models"], (*config["methods"], FROZEN), range(splits)):
+        for seed in range(config["seeds"] if method != FROZEN else 1):
+            about = {"method": method, "model": model, "split": split, "fid": float(split), "seed": seed}
+            values = {name: float(rng.random()) for name in ("recall@1", "map@1000")}
+            rows.append({**about, **values, "structure": {name: float(rng.random()) for name in of_vectors}})
     mapped = timed(project, vectors[:MAPPED]) * min(POINTS, images) / min(MAPPED, len(vectors))
     return 2 * timed(summary, rows, config) + mapped
