@@ -349,3 +349,18 @@ def test_a_bad_box_is_named_as_such() -> None:
         decode(pixels, box=(90, 0, 95, 10))
     with pytest.raises(LookalikeError, match=r"^A box is x1,y1,x2,y2 in pixels, not 1,2,3\.$"):
         decode(pixels, box=(1, 2, 3))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "L", "I;16", "CMYK"])
+def test_large_images_of_any_mode_are_converted_in_parts_to_the_same(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (50, 40, 4), dtype=np.uint8)
+    image = Image.fromarray(values[..., 0].astype(np.uint16) * 257) if mode == "I;16" else Image.fromarray(values)
+    out = io.BytesIO()
+    form, options = ("TIFF", {}) if mode == "CMYK" else ("PNG", {"transparency": 3} if mode == "P" else {})
+    image.convert(mode).save(out, form, **options)
+    whole = decode(out.getvalue())
+    monkeypatch.setattr("lookalike.data.decoding.LARGE", 100)
+    monkeypatch.setattr("lookalike.data.icc.BAND", 300)
+    assert np.array_equal(decode(out.getvalue()), whole)

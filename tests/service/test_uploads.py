@@ -170,6 +170,14 @@ def test_a_large_image_in_color_and_a_part_of_it(client: Any) -> None:
     assert grown() < 500, f"{grown():.0f} MB"
 
 
+def test_a_part_of_a_large_image_with_transparency(client: Any) -> None:
+    out = io.BytesIO()
+    Image.new("LA", (5_400, 5_400)).save(out, "PNG", compress_level=1)
+    with memory() as grown:
+        answer = client.post(f"{API}/search?box=0,0,0.05,0.05&keep=false", files={"image": out.getvalue()})
+    assert answer.status_code == 200 and grown() < 450, f"{grown():.0f} MB"
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize(("form", "side"), [("WEBP", 4_600), ("AVIF", 5_700), ("JPEG2000", 4_000)])
 def test_formats_that_take_much_memory_are_decoded_in_little(

@@ -456,7 +456,8 @@ def _upright(image: Image.Image, box: Box | None = None, least: float | None = N
     if least and width * height > LARGE:
         x1, y1, x2, y2 = _clip(box, width, height)
         factor = max(1, math.floor(of(x2 - x1, y2 - y1) / least))
-    rgb = to_rgb(image) if factor == 1 else reduced(image, factor)
+    plain = image.mode == "RGB" and not image.has_transparency_data
+    rgb = to_rgb(image) if factor == 1 and (plain or width * height <= LARGE) else reduced(image, factor)
     if turn in _TRANSPOSE:
         rgb = rgb.transpose(_TRANSPOSE[turn])
     return _Image(rgb, width, height, 1 / factor)
