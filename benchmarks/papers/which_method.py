@@ -18,6 +18,7 @@ from benchmarks.papers.cells import Cells
 from benchmarks.papers.paired import Difference, difference
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json
+from lookalike.core.report_blocks import number
 
 MANY, FEW = "labels, few classes of many images", "labels, many classes of few images"
 UNLABELED = "no labels, own images"
@@ -202,9 +203,8 @@ def choices(every: list[Row]) -> dict[str, dict[str, Any]]:
 
 
 def _points(gain: Difference) -> str:
-    if len(gain.by_seed) == 1:
-        return f"{gain.mean:+.1f} (one seed)"
-    return f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}, {len(gain.by_seed)} seeds)"
+    mean, low, high = (number(value, 1, signed=True) for value in (gain.mean, gain.low, gain.high))
+    return f"{mean} (one seed)" if len(gain.by_seed) == 1 else f"{mean} ({low} to {high}, {len(gain.by_seed)} seeds)"
 
 
 def table(every: list[Row]) -> str:
