@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lookalike.core.errors import LookalikeError, Unavailable
-from lookalike.store import create_store, graph, milvus_client, milvus_filters, remove_store, store_name
+from lookalike.store import create_store, graph, milvus_client, milvus_filters, remove_store, shards, store_name
 from lookalike.store.milvus import MilvusStore
 from lookalike.store.protocol import prefix_end
 from tests import helpers, milvus_server
@@ -118,7 +118,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
         store.upsert([f"r/{start + i}" for i in range(len(part))], part, [{"label": "x"}] * len(part))
     facts = store.build()
     assert facts["rows"] == count and facts["recall"] >= graph.MIN_RECALL
-    assert facts["ef"] // graph.SERVER_MARGIN in graph.WIDTHS
+    assert facts["ef"] // shards.MARGIN in graph.WIDTHS
     store.close()
     store = MilvusStore.open(place)
     queries = clustered(200, dim, 1)
@@ -134,7 +134,7 @@ def test_the_graphs_width_is_chosen_by_measurement(milvus: str, place: str, coun
     # What is deleted is not found, and a row more is no reason to measure again.
     store.delete([f"r/{i}" for i in truth[0]])
     assert not {hit.id for hit in store.query(queries[0], 10)} & {f"r/{i}" for i in truth[0]}
-    store.width = 77
+    store.shards[0]._record(ef=77)  # type: ignore[attr-defined]
     assert store.build()["ef"] == 77
     store.close()
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lookalike.core.device import threads
 from lookalike.core.files import atomic_file, hash_file
 from lookalike.core.seeds import numpy_rng
-from lookalike.store.protocol import Rows, Store, Vectors
+from lookalike.store.protocol import Rows, Vectors
 from lookalike.store.scan import GATHERED, nearest
 
 EDGES, CANDIDATES = 16, 160  # per node, and while building: more of them spare candidates of every search
@@ -31,7 +31,7 @@ MIN_RECALL = 0.995  # of probes near stored vectors; 0.97 is promised for all qu
 WIDTHS = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 PROBES, K = 200, 10
 OUTLIER = 1.5  # times nearly the largest entry: what is beyond is clipped in int8
-MARGIN, SERVER_MARGIN = 1.5, 2  # times the width that the probes need, here and on a server: other queries need more
+MARGIN = 1.5  # times the width that the probes need: other queries need more
 RESCORED = 2  # candidates per hit that are scored in float32
 # Candidates of a search are filtered if this fraction of them, the first, are nearly all the nearest rows.
 # Beyond a query's own cluster a graph misses many, which a filter that leaves that cluster out would bring to light.
@@ -374,28 +374,3 @@ def _seconds(job: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     result = job()
     return time.perf_counter() - start, result
-
-
-def measure_width(store: Store, sample: Vectors) -> tuple[int, float]:
-    """Measure how many candidates the graph of a server must keep.
-
-    Args:
-        store: A store whose ``width`` can be set.
-        sample: Some of its vectors; queries are halfway between them and a near one.
-
-    Returns:
-        Twice the smallest width with a high enough recall@10, and that recall.
-
-    Shape:
-        - sample: ``(S, D)``.
-    """
-    near = store.records(store.search(sample, 6, exact=True).rows[:, -1], vectors=True)
-    queries = np.stack([row + r.vector for row, r in zip(sample, near, strict=True) if r and r.vector is not None])
-    truth, recall = store.search(queries, K, exact=True).rows, 0.0
-    for width in WIDTHS:
-        store.width = width  # type: ignore[attr-defined]
-        hits = store.search(queries, K).rows
-        recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, hits, strict=True)]))
-        if recall >= MIN_RECALL:
-            break
-    return SERVER_MARGIN * width, recall

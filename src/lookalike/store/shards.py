@@ -18,13 +18,14 @@ import numpy as np
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import read_json, write_json
 from lookalike.core.locks import hold
-from lookalike.store.graph import measure_width
+from lookalike.store.graph import MIN_RECALL, WIDTHS, K
 from lookalike.store.protocol import Neighbors, Payload, Queries, Record, Rows, Vectors, Where, checked
 from lookalike.store.registry import META
 from lookalike.store.scan import merge_neighbors
 
 SHARD_ROWS = 10_000_000  # of a collection before the next one is begun
 BASE = 1 << 40  # row numbers of a collection
+MARGIN = 2  # times the width that the probes of `build` need: other queries need more
 
 
 class Collection:
@@ -45,6 +46,7 @@ class Collection:
 
     def __init__(self, place: str, connection: Any, meta: dict[str, Any]) -> None:
         self.place, self.dim, self._meta = Path(place), int(meta["dim"]), meta
+        self.width: int | None = meta["ef"]  # candidates that a search keeps; chosen by `build`, None without a graph
         self._held = contextlib.ExitStack()  # closes the connection and releases the locks
 
     @classmethod
@@ -92,29 +94,29 @@ class Collection:
 
     def _record(self, **facts: Any) -> None:
         self._meta = {**self._meta, **facts}
+        self.width = self._meta["ef"]
         write_json(self.place / META, self._meta, private=True)
 
     def _measured(self: Any, rows: int, sample: Callable[[], Vectors] | None, growth: float) -> dict[str, Any]:
         """Record the search width that some stored vectors need, if a fraction `growth` of the rows has changed.
 
-        Without a `sample` there is no graph, and every row is compared.
+        Queries are halfway between a vector and a near one. Without a `sample` there is no graph, and every row is
+        compared.
         """
         if sample is None:
             self._record(ef=None, recall=1.0, measured=rows)
         elif self._meta["ef"] is None or abs(rows - self._meta["measured"]) > growth * self._meta["measured"]:
-            width, recall = measure_width(self, sample())
-            self._record(ef=width, recall=recall, measured=rows)
-        return {"rows": rows, "recall": self._meta["recall"], "ef": self._meta["ef"]}
-
-    @property
-    def width(self) -> int | None:
-        """Number of candidates that a search keeps (``ef``); chosen by ``build``, and can be set."""
-        width: int | None = self._meta["ef"]
-        return width
-
-    @width.setter
-    def width(self, width: int | None) -> None:
-        self._meta = {**self._meta, "ef": width}
+            vectors, recall = sample(), 0.0
+            near = self.records(self.search(vectors, 6, exact=True).rows[:, -1], vectors=True)
+            queries = np.stack([v + r.vector for v, r in zip(vectors, near, strict=True) if r])
+            truth = self.search(queries, K, exact=True).rows
+            for self.width in WIDTHS:
+                hits = self.search(queries, K).rows
+                recall = float(np.mean([np.isin(t, line).mean() for t, line in zip(truth, hits, strict=True)]))
+                if recall >= MIN_RECALL:
+                    break
+            self._record(ef=MARGIN * self.width, recall=recall, measured=rows)
+        return {"rows": rows, "recall": self._meta["recall"], "ef": self.width}
 
 
 class Shards(Queries):
@@ -257,13 +259,3 @@ class Shards(Queries):
 
     def count(self, where: Where = ()) -> int:
         return sum(shard.count(where) for shard in self.shards)
-
-    @property
-    def width(self) -> int | None:
-        """Number of candidates that a search keeps (``ef``); chosen by ``build``, and can be set."""
-        return max((shard.width for shard in self.shards if shard.width is not None), default=None)
-
-    @width.setter
-    def width(self, width: int | None) -> None:
-        for shard in self.shards:
-            shard.width = width
