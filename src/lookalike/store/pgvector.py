@@ -287,8 +287,7 @@ class Tables(Collection):
                 cursor.execute(self._sql(f"ANALYZE {table}"))
             graph = self._has_graph(cursor)
 
-        def sample() -> Vectors:
-            """Rows by the order of their keys, which are hashes: at random."""
+        def sample() -> Vectors:  # by the order of keys, which are hashes: at random
             lines = self._all(f"SELECT vector FROM $rows ORDER BY key LIMIT {PROBES}")
             return np.stack([_from_bytes(data) for (data,) in lines])
 
