@@ -147,7 +147,7 @@ def test_a_table_with_compressed_images_in_a_bucket_is_read_without_its_images(
         ("s3://no-such-bucket/x", "does not exist"),
         ("s3://", "is no place in a bucket"),
         ("s3://data/../x", "is no place in a bucket"),
-        ("s3://data/tars/train-{000..003}.tar", "names 2 files that are not there"),
+        ("s3://data/tars/train-{000..003}.tar", "names 2 files that do not exist"),
     ],
 )
 def test_what_is_not_in_a_bucket_is_one_sentence(data: str, url: str, message: str) -> None:

@@ -316,7 +316,7 @@ def test_bad_sources_are_one_message(source: Any, message: str) -> None:
 
 def test_missing_shards_of_a_pattern_are_counted(photos: Path, tmp_path: Path) -> None:
     made, _ = MAKERS["webdataset"](photos, tmp_path)
-    with pytest.raises(LookalikeError, match=r"names 2 files that are not there"):
+    with pytest.raises(LookalikeError, match=r"names 2 files that do not exist"):
         read_table(made.replace("002", "004"))
     assert len(read_table(made.replace("{000..002}", "*"))) == 24
 

@@ -113,7 +113,7 @@ def test_links_that_lead_out_are_named_to_the_user(tmp_path: Path, capsys: pytes
     touch(tmp_path, "root/a.jpg", "b.jpg")
     (tmp_path / "root/b.jpg").symlink_to("../b.jpg")
     table = read_table(tmp_path / "root")
-    assert table.notes["warnings"] == [f"1 link leads out of `{tmp_path}/root`, which is not followed."]
+    assert table.notes["warnings"] == [f"1 link leads out of `{tmp_path}/root` and is not followed."]
     assert capsys.readouterr().err == f"Warning: {table.notes['warnings'][0]}\n"
 
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from lookalike.core import artifacts
 from lookalike.core.errors import LookalikeError, choose
-from lookalike.core.progress import warn
+from lookalike.core.progress import plural, warn
 from lookalike.core.storage import RemotePath, Tree, is_url, location
 from lookalike.data.readers import domains, hub, image_classification, products, table_files
 from lookalike.data.readers.base import LAYOUTS, SPLITS, Columns, exists, files_of_shards, locate, unique_rows
@@ -136,7 +136,7 @@ def read_table(
     if path.is_file() and not files and is_saved_table(path):
         table = Table.load(path)
         if table.root is not None and not table.root.is_dir():
-            raise LookalikeError(f"The images of `{shown}` were under `{table.root}`, which is not there any more.")
+            raise LookalikeError(f"The images of `{shown}` were under `{table.root}`, which no longer exists.")
         table = _mapped(table, columns)
     else:
         if path.is_dir():
@@ -218,7 +218,8 @@ def expand(pattern: Path) -> list[Path]:
     names = list(dict.fromkeys(name for text in texts for name in matching(text)))
     missing = [name for name in names if (not Path(name).is_file() if tree is None else name not in tree)]
     if missing and (tree is not None or len(missing) < len(names)):
-        raise LookalikeError(f"`{pattern}` names {len(missing):,} files that are not there (first: `{missing[0]}`).")
+        files = plural(len(missing), "file that does", "files that do")
+        raise LookalikeError(f"`{pattern}` names {files} not exist (first: `{missing[0]}`).")
     return [] if missing else [Path(name) if tree is None else cast(Path, RemotePath(name, tree)) for name in names]
 
 

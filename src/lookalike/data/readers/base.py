@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 
 from lookalike.core.errors import LookalikeError
 from lookalike.core.files import format_bytes, open_regular
+from lookalike.core.progress import plural
 from lookalike.core.storage import RemotePath, is_url
 from lookalike.data.scan import changed_ns, is_ignored, is_missing, kind_of, readable_name, scan
 from lookalike.data.table import BOX, Table, as_array
@@ -174,14 +175,15 @@ def locate(root: Path, columns: Columns, source: str) -> tuple[Path, Columns, di
     notes: dict[str, Any] = {"unreadable": finder.unreadable} if finder.unreadable else {}
     if lost:
         first = ", ".join(f"`{shown[i][:200]}`" for i in lost[:3])
+        be = "is" if len(lost) == 1 else "are"
         if len(lost) > MAX_MISSING * len(paths):
             raise LookalikeError(
-                f"`{source}` lists {len(paths):,} images, and {len(lost):,} of them are not there under `{root}` "
+                f"`{source}` lists {plural(len(paths), 'image')}, of which {len(lost):,} {be} missing under `{root}` "
                 f"(first: {first})."
             )
         notes["missing"] = {"count": len(lost), "first": [shown[i] for i in lost[:10]]}
         notes["warnings"] = [
-            f"{len(lost):,} of {len(paths):,} images listed in `{source}` are not there and were left out: {first}"
+            f"{len(lost):,} of {len(paths):,} images listed in `{source}` {be} missing and left out: {first}"
             f"{', …' if len(lost) > 3 else ''}."
         ]
     rows = [i for i, file in enumerate(files) if file is not None]

@@ -84,7 +84,8 @@ def _warnings(source: str, skipped: dict[str, int], unreadable: list[str]) -> li
     if others := ", ".join(f"{skipped[kind]:,} {kind}" for kind in ("RAW", "video", SPECIAL) if skipped.get(kind)):
         out.append(f"not read: {others}.")
     if count := skipped.get("link out of the folder"):
-        out.append(f"{_noun(count, 'link leads', 'links lead')} out of `{source}`, which is not followed.")
+        verbs = ("leads", "is") if count == 1 else ("lead", "are")
+        out.append(f"{_noun(count, 'link', 'links')} {verbs[0]} out of `{source}` and {verbs[1]} not followed.")
     if count := skipped.get(TOO_LONG):
         noun = _noun(count, "file or folder was", "files or folders were")
         out.append(f"{noun} left out: the path is longer than the system can open.")
