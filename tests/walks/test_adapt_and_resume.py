@@ -47,7 +47,7 @@ def test_adapt_and_resume(terminal: Terminal, tmp_path: Path, home: Path) -> Non
     terminal(
         "lookalike adapt --resume runs/adapted",
         """
-        ! Resuming after step {}.
+        ! Resuming before the first step; features and vectors that are cached are not computed again.
         ! Warning: The adapted model cannot be promoted without labels: 12 images are held out to judge by, and 100 …
         …
         ! The candidate is version 1: lookalike promote …runs/adapted --judge FOLDER
