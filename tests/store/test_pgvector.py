@@ -68,6 +68,32 @@ def test_a_password_in_an_address_is_refused_and_not_repeated(text: str) -> None
 
 
 @pytest.mark.needs("postgres")
+def test_a_wide_filter_without_the_own_cluster_loses_no_neighbors(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the graph finds beyond the own cluster is not complete, however many of it the filter keeps."""
+    monkeypatch.setattr(pgvector, "GRAPH_ROWS", 1000)
+    monkeypatch.setattr(pgvector, "COMPARED", 100)
+    vectors = clusters(300, 50, noise=0.8, dim=128)
+    count = len(vectors)
+    store = create_store(address, tmp_path / "store", 128)
+    payloads = [{"cluster": str(i // 50), "rank": (i * 7919) % count} for i in range(count)]
+    store.upsert([f"r/{i}" for i in range(count)], vectors, payloads)
+    assert store.build()["recall"] >= 0.97
+    for part in (0.1, 0.5):
+        recall = []
+        for row in range(0, count, count // 40):
+            where = [
+                Condition("rank", high=str(round(part * count))),
+                Condition("cluster", (str(row // 50),), negate=True),
+            ]
+            truth = store.search(vectors[row : row + 1], 10, where=where, exact=True).rows
+            recall.append(np.isin(truth, store.search(vectors[row : row + 1], 10, where=where).rows).mean())
+        assert np.mean(recall) >= 0.97, (part, np.mean(recall))
+    store.close()
+
+
+@pytest.mark.needs("postgres")
 def test_rows_written_after_the_build_are_hits(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pgvector, "GRAPH_ROWS", 500)
     vectors = clusters(20, 30)

@@ -24,9 +24,9 @@ import numpy as np
 from lookalike.core.errors import LookalikeError, Unavailable
 from lookalike.core.locks import Locked
 from lookalike.store import protocol
-from lookalike.store.graph import NEAR_FRACTION, PROBES
+from lookalike.store.graph import PROBES
 from lookalike.store.protocol import ROW_ID, Condition, Neighbors, Payload, Record, Rows, Vectors, Where
-from lookalike.store.shards import Collection, Shards
+from lookalike.store.shards import MARGIN, Collection, Shards
 
 GRAPH_ROWS = 5000  # below, the server compares every row
 GROWTH = 0.2  # fraction of rows added or deleted after which the width is measured again
@@ -320,6 +320,7 @@ class Tables(Collection):
         rows, scores = np.full((len(unit), k), -1, np.int64), np.full((len(unit), k), -np.inf, np.float32)
         condition, values = self._condition(where)
         width = max(self.width or DEFAULT_WIDTH, -(-3 * k // 2))
+        near = max(width // MARGIN, 2 * k)  # candidates that are complete, if the search is wider
         compare = exact or self.width is None or width > MAX_WIDTH or not len(unit)
         if where and not compare:
             selected = self._recent_count(tuple(where))
@@ -334,7 +335,7 @@ class Tables(Collection):
                 lists = _run_many(cursor, self._sql(text), [[q, *values, q, width] for q in unit])
             for i, hits in enumerate(lists):
                 good = [(row, score) for row, score, meets in hits if meets]
-                if where and sum(meets for *_, meets in hits[: int(NEAR_FRACTION * width)]) < k:
+                if where and sum(meets for *_, meets in hits[:near]) < k:
                     continue
                 for j, (row, score) in enumerate(sorted(good[: 2 * k], key=lambda hit: (-hit[1], hit[0]))[:k]):
                     rows[i, j], scores[i, j] = row, score
