@@ -19,7 +19,14 @@ MAX_YAML = 10_000_000  # bytes of a settings file
 
 
 class Settings(pydantic.BaseModel):
-    """Base class of all settings: unknown names are errors that suggest the closest valid one."""
+    """Base class of all settings: unknown names are errors that suggest the closest valid one.
+
+    Example:
+        >>> class Margin(Settings):
+        ...     beta: float = 1.2
+        >>> Margin(beta=0.6)
+        Margin(beta=0.6)
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
 

@@ -29,6 +29,11 @@ class Audit:
         conflicts: Groups of rows with equal pixels and different labels.
         flat: Number of images with too little contrast to search for near duplicates.
         unsearched: Number of images with too many similar hashes to be searched.
+
+    Example:
+        >>> result = la.data.audit(la.read_table("photos"))
+        >>> result.across, result.conflicts
+        ([], [])
     """
 
     table: Table

@@ -78,6 +78,10 @@ class UnreadableImage(LookalikeError):
     Args:
         reason: Why, as a short phrase that is the same for the same kind of damage.
         name: The file, for the message.
+
+    Example:
+        >>> print(UnreadableImage("it is cut short", "gull.jpg"))
+        `gull.jpg` cannot be read: it is cut short.
     """
 
     def __init__(self, reason: str, name: object = None) -> None:

@@ -28,6 +28,14 @@ class WatchedRows(NamedTuple):
         ids: Their images.
         adapted: The embeddings as corrected now.
         enqueued: The embeddings as they were enqueued.
+
+    Shape:
+        - ids: ``(m,)``; adapted, enqueued: ``(m, d)``.
+
+    Example:
+        >>> rows = WatchedRows(torch.tensor([7]), torch.ones(1, 2), torch.zeros(1, 2))
+        >>> (rows.adapted - rows.enqueued).norm(dim=1)
+        tensor([1.4142])
     """
 
     ids: Tensor

@@ -60,6 +60,13 @@ class Moments(NamedTuple):
     Args:
         mean: Mean, ``(d,)``.
         std: Standard deviation, ``(d,)``.
+
+    References:
+        Ajanthan et al., "Adaptive Cross Batch Normalization for Metric Learning", eq. 6: the moments that are matched.
+
+    Example:
+        >>> Moments(torch.zeros(2), torch.ones(2)).std
+        tensor([1., 1.])
     """
 
     mean: Tensor

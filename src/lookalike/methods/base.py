@@ -42,6 +42,12 @@ class Batch:
         layer: The layer that the views are outputs of; `pixels` for images.
         labels: int64 (n,), 0 … classes−1, or −1 without a label.
         ids: int64 (n,): row numbers in the training table. Equal ids are the same image.
+
+    Example:
+        >>> features, ids = torch.zeros(4, 8), torch.arange(4)
+        >>> batch = Batch((features, features), "stage2", torch.tensor([0, 0, 1, 1]), ids)
+        >>> len(batch), len(batch.part(slice(2)))
+        (4, 2)
     """
 
     views: tuple[Tensor, ...]
@@ -86,6 +92,10 @@ class Context:
         step: The current step, from 1.
         epoch: The current epoch, from 0.
         logs: Numbers that the method logged in this step.
+
+    Example:
+        >>> kind = la.methods.find("supcon")
+        >>> method = kind(kind.Settings(), Context(model, classes=98, steps=100, batch=64))  # doctest: +SKIP
     """
 
     model: Embedder
@@ -136,6 +146,10 @@ class LearningRates(NamedTuple):
         backbone: That of the backbone.
         head: That of the head.
         loss: That of parameters of the loss.
+
+    Example:
+        >>> LearningRates(backbone=1e-4, head=1e-3, loss=1e-2).head
+        0.001
     """
 
     backbone: float

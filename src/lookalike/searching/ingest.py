@@ -58,6 +58,11 @@ class IndexResult:
         note: Why there are no probabilities, or a caveat about them.
         generation: Number of the generation.
         planned: Whether this is what a run would do (`dry_run`).
+
+    Example:
+        >>> result = la.index(folder="photos")  # doctest: +SKIP
+        >>> result.new, result.unchanged  # doctest: +SKIP
+        (24, 0)
     """
 
     name: str

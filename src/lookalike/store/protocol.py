@@ -138,7 +138,12 @@ Where = Sequence[Condition]
 
 
 class Damaged(LookalikeError):
-    """Files of a store are damaged; opening it for writing drops the lost rows, so that they are made again."""
+    """Files of a store are damaged; opening it for writing drops the lost rows, so that they are made again.
+
+    Example:
+        >>> issubclass(Damaged, LookalikeError)
+        True
+    """
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,10 @@ class Record:
         id: Row id.
         payload: Columns.
         vector: Unit vector, if it was requested.
+
+    Example:
+        >>> Record("sea/gull.jpg", {"label": "gull"}).payload["label"]
+        'gull'
     """
 
     id: str
@@ -163,6 +172,10 @@ class Hit(NamedTuple):
         id: Id of the row.
         score: Cosine similarity.
         payload: Its columns.
+
+    Example:
+        >>> store.query(vector, 1)  # doctest: +SKIP
+        [Hit(id='sea/gull.jpg', score=0.93, payload={'label': 'gull'})]
     """
 
     id: str
@@ -179,6 +192,11 @@ class Neighbors(NamedTuple):
 
     Shape:
         - rows, scores: ``(Q, k)``.
+
+    Example:
+        >>> neighbors = Neighbors(np.array([[4, -1]]), np.array([[0.93, -np.inf]], np.float32))
+        >>> neighbors.rows >= 0
+        array([[ True, False]])
     """
 
     rows: Rows

@@ -58,6 +58,12 @@ class CallbackState:
         best_step: Step of the best evaluation.
         best_score: Its metric.
         stop: Set it to end the run.
+
+    Example:
+        >>> class UntilGoodEnough:
+        ...     def on_evaluate(self, state):
+        ...         state.stop = state.score > 0.9
+        >>> la.train(data="birds", callbacks=[UntilGoodEnough()])  # doctest: +SKIP
     """
 
     run: Any
