@@ -14,9 +14,11 @@ import os
 import signal
 import socket
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 # Before anything imports numpy or torch: more threads than free cores is the slowest way to run, and
@@ -163,6 +165,14 @@ def cli(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[..., helpers.Ans
 
     yield call
     progress.set_level(1)
+
+
+@pytest.fixture
+def processor_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages and estimates count processor time, which is that of an idle machine whatever else runs here."""
+    clock = SimpleNamespace(monotonic=time.process_time, perf_counter=time.process_time)
+    for module in ("training.estimate", "adaptation.candidate", "adaptation.task"):
+        monkeypatch.setattr(f"lookalike.{module}.time", clock)
 
 
 @pytest.fixture(autouse=True)

@@ -693,6 +693,7 @@ def test_the_command_shows_before_and_after_and_how_many_judged(
     assert re.search(r"Evidence +(accuracy|MAP@R) 0\.\d{3} before", capsys.readouterr().out)
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(tmp_path: Path) -> None:
     model = small(4)
     model.save_pretrained(tmp_path / "model")

@@ -38,7 +38,10 @@ def build(place: Path, runs: Path, **options: Any) -> Any:
             _LOADED[name] = index.embedder
             CropEncoder(index.embedder, fast=True)
         converted = folders.cache("runtimes")
-    shutil.copytree(converted, folders.cache("runtimes"), dirs_exist_ok=True)
+    own = folders.cache("runtimes")
+    for entry in converted.iterdir():  # never over one that is there: a server may have mapped its files
+        if entry.is_dir() and not (own / entry.name).exists():
+            shutil.copytree(entry, own / entry.name)
     index._embedder = _LOADED[name]
     return Service(index, [runs], **options)
 

@@ -109,6 +109,7 @@ def test_a_killed_run_goes_on_and_ends_the_same(images, tiny, tmp_path, done, mo
         }
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(
     images, tiny, tmp_path, capsys, monkeypatch
 ):

@@ -172,6 +172,7 @@ def test_split_batch_norm_is_batch_norm_of_each_part():
     assert not np.allclose(out.detach(), theirs[0].train()(x).detach())
 
 
+@pytest.mark.usefixtures("processor_time")
 def test_the_estimate_of_a_dry_run_holds_within_a_factor_of_two(tiny, tmp_path):
     images = helpers.make_images(tmp_path / "many", classes=25, images=12, width=80, height=60)
     settings = merge(FEW, {"views": {"mode": "end_to_end"}, "sampler": {"batch_size": 48}})

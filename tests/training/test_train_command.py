@@ -143,6 +143,7 @@ def test_a_dry_run_does_nothing(folder, tiny, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.usefixtures("processor_time")
 @pytest.mark.parametrize("mode", ["cached", "end_to_end"])
 def test_a_dry_run_names_every_stage_and_its_estimate_holds_within_a_factor_of_two(mode, tiny, tmp_path):
     images = helpers.make_images(tmp_path / "many", classes=40, images=12, width=80, height=60)
